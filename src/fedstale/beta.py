@@ -1,0 +1,213 @@
+"""How much to trust stale updates: the weight β of Eq. 8.
+
+A constant (the paper), a schedule, the minimiser of the paper's bound ("theory"), and two that need no choice:
+"auto" and "auto-per-client" minimise the participation noise of the global update, which given the past is exactly
+
+    Σ_i α_i² ω_i ‖Δ_i − β h_i‖²,  ω_i = (1 − p_i)/p_i,   with minimiser   β̂ = Σ α_i² ω_i ⟨Δ_i, h_i⟩ / Σ α_i² ω_i ‖h_i‖².
+
+The server estimates both sums from the clients it has seen. The β of a round uses past rounds only: it is then
+independent of who comes now, and the update stays unbiased.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from .checks import Float, fail, fraction, number, positive_int, unknown
+
+if TYPE_CHECKING:
+    from .federation import CheckedRound, Ints
+    from .memory.kernel import Sums
+    from .state import State
+
+
+class Beta(ABC):
+    """A way of choosing β. Its statistics live in the state, never in the object."""
+
+    per_client: ClassVar[bool] = False
+    """Whether every client has its own β_i."""
+    statistics: ClassVar[bool] = True
+    """Whether `observe` wants the inner products and norms of the round."""
+
+    def init(self, state: State) -> None:
+        """Create the statistics in a new state."""
+
+    @abstractmethod
+    def value(self, state: State, round: int) -> float:
+        """β for this round, from past rounds only."""
+
+    def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
+        """Learn from a round after its update was computed."""
+
+    def of_clients(self, state: State, clients: Ints) -> Float:
+        """β_i of single clients, for a `per_client` β."""
+        return np.full(len(clients), self.value(state, state.round))
+
+
+@dataclass(frozen=True)
+class Constant(Beta):
+    """The same β in every round: 0 is U-FedAvg, 1 is U-FedVARP."""
+
+    beta: float
+    statistics: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        fraction("beta", self.beta)
+
+    def value(self, state: State, round: int) -> float:
+        """Return the constant."""
+        return float(self.beta)
+
+
+@dataclass(frozen=True)
+class Schedule(Beta):
+    """β as a function of the round: a callable, or a table {round: β} with straight lines in between."""
+
+    points: Mapping[int, float] | Callable[[int], float]
+    statistics: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if callable(self.points):
+            return
+        if not self.points:
+            raise fail("beta", self.points, "a schedule needs at least one {round: beta}")
+        for at, beta in self.points.items():
+            positive_int("round of a beta schedule", at, 0)
+            fraction(f"beta of round {at}", beta)
+
+    def value(self, state: State, round: int) -> float:
+        """Interpolate the table, or ask the callable."""
+        if callable(self.points):
+            return fraction(f"beta of round {round}", self.points(round))
+        rounds = sorted(self.points)
+        return float(np.interp(round, rounds, [self.points[at] for at in rounds]))
+
+
+@dataclass(frozen=True)
+class Auto(Beta):
+    """β̂ of the module's docstring, from the sums over all past participations with h_i ≠ 0.
+
+    Parameters
+    ----------
+    forget
+        Factor on the past sums in each round that adds a term; 1 keeps everything.
+    start
+        β while nothing is known: no rare client has come twice.
+    """
+
+    forget: float = 1.0
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("forget", self.forget, 0.0, 1.0, open_low=True)
+        fraction("start", self.start)
+
+    def init(self, state: State) -> None:
+        """Both sums start empty."""
+        state.scalars["beta/inner"] = 0.0
+        state.scalars["beta/norm"] = 0.0
+
+    def value(self, state: State, round: int) -> float:
+        """Return Σ α²ω⟨Δ,h⟩ / Σ α²ω‖h‖², clipped to [0, 1]."""
+        inner, norm = state.scalars["beta/inner"], state.scalars["beta/norm"]
+        return self.start if norm <= 0.0 else float(np.clip(inner / norm, 0.0, 1.0))
+
+    def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
+        """Add the round's terms; a client with p_i = 1 has ω_i = 0 and says nothing about absence."""
+        weight = round.alpha**2 * (1.0 - round.p) / round.p
+        norm = float(weight @ sums.stale_sq)
+        if norm > 0.0:
+            state.scalars["beta/inner"] = self.forget * state.scalars["beta/inner"] + float(weight @ sums.inner)
+            state.scalars["beta/norm"] = self.forget * state.scalars["beta/norm"] + norm
+
+
+@dataclass(frozen=True)
+class AutoPerClient(Auto):
+    """β_i = Σ ⟨Δ_i, h_i⟩ / Σ ‖h_i‖² for each client, clipped to [0, 1].
+
+    β_i changes only when client i takes part, so that Σ α_i β_i h_i stays a running sum; until a client has
+    come twice, the common β̂ of `Auto` stands in.
+    """
+
+    per_client: ClassVar[bool] = True
+
+    def init(self, state: State) -> None:
+        """Sums per client beside the common ones."""
+        super().init(state)
+        for name in ("beta/inner", "beta/norm", "beta/value"):
+            state.clients[name] = np.zeros(state.federation.num_clients)
+
+    def of_clients(self, state: State, clients: Ints) -> Float:
+        """β_i as it was set when the client last took part."""
+        values: Float = state.clients["beta/value"][clients]
+        return values
+
+    def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
+        """Add each participant's term and set its β_i anew."""
+        super().observe(state, round, sums)
+        inner, norm = state.clients["beta/inner"], state.clients["beta/norm"]
+        who = round.clients
+        inner[who] = self.forget * inner[who] + sums.inner
+        norm[who] = self.forget * norm[who] + sums.stale_sq
+        own = np.divide(inner[who], norm[who], out=np.zeros(len(who)), where=norm[who] > 0)
+        common = self.value(state, round.index)
+        state.clients["beta/value"][who] = np.clip(np.where(norm[who] > 0, own, common), 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Theory(Beta):
+    """β* = A/(A + B), the minimiser of the paper's bound (Theorem `thm:fedhist`, Eq. `beta_opt`).
+
+    What is not given is estimated from the updates seen so far, see `theory.Moments`.
+
+    Parameters
+    ----------
+    sigma2_over_k, sigma_g2
+        Stochastic noise σ²/K and data heterogeneity σ_g² in one common scale, when they are known.
+    drift
+        η_c² L² K(K−1); default: the most that the step-size condition allows.
+    """
+
+    sigma2_over_k: float | None = None
+    sigma_g2: float | None = None
+    drift: float = 1.0 / 64.0
+
+    def __post_init__(self) -> None:
+        for name in ("sigma2_over_k", "sigma_g2"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), 0.0)
+        number("drift", self.drift, 0.0)
+
+    def value(self, state: State, round: int) -> float:
+        """Pending."""
+        return 0.5
+
+
+NAMES: dict[str, type[Auto] | type[Theory]] = {
+    "auto": Auto,
+    "auto-per-client": AutoPerClient,
+    "theory": Theory,
+}
+
+
+def make(beta: float | str | Beta | Mapping[int, float] | Callable[[int], float]) -> Beta:
+    """Turn what a user writes for β into a `Beta`: a number, a name, a table, a callable."""
+    if isinstance(beta, Beta):
+        return beta
+    if isinstance(beta, str):
+        if beta in NAMES:
+            return NAMES[beta]()
+        try:
+            return Constant(float(beta))
+        except ValueError as error:
+            if "fedstale" in type(error).__module__:
+                raise
+            raise unknown("beta", beta, [*NAMES, "a number in [0, 1]"]) from None
+    if isinstance(beta, Mapping) or callable(beta):
+        return Schedule(beta)
+    return Constant(fraction("beta", beta))

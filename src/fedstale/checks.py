@@ -1,0 +1,121 @@
+"""What is refused, and how it is said: every error names the argument, the value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Float = NDArray[np.float64]
+T = TypeVar("T")
+
+
+class InvalidInput(ValueError):
+    """A wrong argument. Nothing was changed."""
+
+
+class UnknownName(InvalidInput):
+    """A name that no registry knows."""
+
+
+def fail(argument: str, value: object, allowed: str) -> InvalidInput:
+    """Build the error for a wrong argument (raise what it returns)."""
+    text = repr(value)
+    if len(text) > 120:
+        text = text[:117] + "..."
+    return InvalidInput(f"{argument} = {text}: {allowed}")
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:
+    """Build the error for an unknown name, with the near matches first (raise what it returns)."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+    return UnknownName(f"unknown {kind} {name!r}: {hint}")
+
+
+def choose(kind: str, name: str, table: dict[str, T]) -> T:
+    """Look a name up in a registry."""
+    try:
+        return table[name]
+    except (KeyError, TypeError):
+        raise unknown(kind, name, table) from None
+
+
+def positive_int(argument: str, value: Any, minimum: int = 1) -> int:
+    """An integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+        raise fail(argument, value, f"must be an integer of at least {minimum}")
+    return int(value)
+
+
+def number(argument: str, value: Any, low: float = -np.inf, high: float = np.inf, *, open_low: bool = False) -> float:
+    """A finite number in [low, high], or (low, high] with `open_low`."""
+    bracket = "(" if open_low else "["
+    allowed = f"must be a finite number in {bracket}{low:g}, {high:g}]"
+    if isinstance(value, (bool, str)):
+        raise fail(argument, value, allowed)
+    try:
+        result = float(value)
+    except (TypeError, ValueError):
+        raise fail(argument, value, allowed) from None
+    if not np.isfinite(result) or result < low or result > high or (open_low and result == low):
+        raise fail(argument, value, allowed)
+    return result
+
+
+def fraction(argument: str, value: Any) -> float:
+    """A number in [0, 1]."""
+    return number(argument, value, 0.0, 1.0)
+
+
+def probability(argument: str, value: Any) -> float:
+    """A number in (0, 1]: a client that never comes has no unbiased weight 1/p."""
+    return number(argument, value, 0.0, 1.0, open_low=True)
+
+
+def probabilities(argument: str, value: ArrayLike, length: int | None = None) -> Float:
+    """An array of numbers in (0, 1]; a scalar is spread over `length`."""
+    array = vector(argument, value, length)
+    bad = np.flatnonzero(~((array > 0.0) & (array <= 1.0)))
+    if bad.size:
+        raise fail(f"{argument}[{bad[0]}]", float(array[bad[0]]), "probabilities must lie in (0, 1]")
+    return array
+
+
+def vector(argument: str, value: ArrayLike, length: int | None = None) -> Float:
+    """A finite one-dimensional float64 array; a scalar is spread over `length`."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise fail(argument, value, "must be an array of numbers") from None
+    if array.ndim == 0 and length is not None:
+        array = np.full(length, float(array))
+    if array.ndim != 1 or (length is not None and array.shape != (length,)):
+        wanted = "one-dimensional" if length is None else f"of shape ({length},)"
+        raise fail(argument, f"array of shape {array.shape}", f"must be {wanted}")
+    bad = np.flatnonzero(~np.isfinite(array))
+    if bad.size:
+        raise fail(f"{argument}[{bad[0]}]", float(array[bad[0]]), "must be finite")
+    return array
+
+
+def client_ids(argument: str, value: ArrayLike, num_clients: int) -> NDArray[np.int64]:
+    """Distinct client indices in 0 … num_clients − 1."""
+    raw = np.asarray(value)
+    if raw.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if raw.ndim != 1 or raw.dtype.kind not in "iu":
+        raise fail(argument, value, "must be a one-dimensional array of client indices (integers)")
+    ids = raw.astype(np.int64)
+    bad = np.flatnonzero((ids < 0) | (ids >= num_clients))
+    if bad.size:
+        allowed = f"client indices must lie in 0 … {num_clients - 1}"
+        raise fail(f"{argument}[{bad[0]}]", int(ids[bad[0]]), allowed)
+    unique, counts = np.unique(ids, return_counts=True)
+    if unique.size != ids.size:
+        raise fail(argument, int(unique[counts > 1][0]), "a client may take part only once in a round")
+    return ids

@@ -1,0 +1,212 @@
+"""The two things a rule is told: who the clients are (`Federation`) and what happened now (`Round`).
+
+Notation of the paper, Section 2: N clients, weights α_i that sum to 1, probabilities p_i, updates Δ_i ∈ R^d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .checks import Float, client_ids, fail, positive_int, probabilities, vector
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The clients of a federation and what is known of them.
+
+    Parameters
+    ----------
+    num_clients
+        N. It may be a million: nothing of size N·d is allocated, rows appear when a client is first seen.
+    num_params
+        d, the length of an update.
+    weights
+        The α_i of the global objective F = Σ α_i F_i: "client" (1/N, the default), "sample" (n_i/n, needs
+        `sizes`) or N non-negative numbers that sum to 1.
+    sizes
+        Samples per client n_i, shape (N,).
+    probabilities
+        The p_i where they are known, shape (N,) or one number for all. A `Round` may bring its own.
+    """
+
+    num_clients: int
+    num_params: int
+    weights: Literal["client", "sample"] | ArrayLike = "client"
+    sizes: ArrayLike | None = None
+    probabilities: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        n = positive_int("num_clients", self.num_clients)
+        positive_int("num_params", self.num_params)
+        if self.sizes is not None:
+            sizes = vector("sizes", self.sizes, n)
+            if (sizes < 0).any() or sizes.sum() <= 0:
+                raise fail("sizes", self.sizes, "sample counts must be non-negative and not all zero")
+            object.__setattr__(self, "sizes", sizes)
+        if isinstance(self.weights, str):
+            if self.weights not in ("client", "sample"):
+                raise fail("weights", self.weights, 'must be "client", "sample" or N numbers that sum to 1')
+            if self.weights == "sample" and self.sizes is None:
+                raise fail("sizes", None, 'weights="sample" needs the number of samples of every client')
+        else:
+            weights = vector("weights", self.weights, n)
+            if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-6:
+                raise fail("weights", float(weights.sum()), "weights must be non-negative and sum to 1")
+            object.__setattr__(self, "weights", weights)
+        if self.probabilities is not None:
+            object.__setattr__(self, "probabilities", probabilities("probabilities", self.probabilities, n))
+
+    def masses(self, clients: Ints) -> Float:
+        """Return the weights before normalisation: 1, n_i, or the given α_i.
+
+        Memory keeps Σ a_i h_i with these masses a_i, so that a client who joins changes one number (the total
+        mass) instead of every α_i.
+        """
+        if isinstance(self.weights, np.ndarray):
+            return np.asarray(self.weights[clients], dtype=np.float64)
+        if self.weights == "sample":
+            return np.asarray(np.asarray(self.sizes)[clients], dtype=np.float64)
+        return np.ones(len(clients))
+
+    @property
+    def total_mass(self) -> float:
+        """Σ a_i, so that α_i = a_i / Σ a_j."""
+        if isinstance(self.weights, np.ndarray):
+            return float(self.weights.sum())
+        return float(np.sum(self.sizes)) if self.weights == "sample" else float(self.num_clients)  # type: ignore[arg-type]
+
+    def alpha(self, clients: ArrayLike | None = None) -> Float:
+        """α_i of the given clients (default: of all)."""
+        ids = np.arange(self.num_clients) if clients is None else np.asarray(clients, dtype=np.int64)
+        return self.masses(ids) / self.total_mass
+
+    def grown(self, num_clients: int, sizes: ArrayLike | None = None) -> Federation:
+        """Return the same federation with more clients (they may join at any time)."""
+        if num_clients < self.num_clients:
+            raise fail("num_clients", num_clients, f"a federation of {self.num_clients} clients does not shrink")
+        if isinstance(self.weights, np.ndarray) or self.probabilities is not None:
+            raise fail(
+                "num_clients",
+                num_clients,
+                "clients cannot join when weights or probabilities are given one by one",
+            )
+        return replace(self, num_clients=num_clients, sizes=self.sizes if sizes is None else sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What reached the server in one round.
+
+    Parameters
+    ----------
+    index
+        The round number t, from 0.
+    clients
+        The participants S, shape (|S|,): distinct indices in any order; empty when nobody came.
+    updates
+        Their updates Δ_i = w_t − w_i in the same order: an array of shape (|S|, d) or a sequence of |S| arrays
+        of length d, NumPy or torch.
+    probabilities
+        Their p_i in the same order (or one number); default: those of the federation.
+    steps
+        Their numbers of local steps, for the methods that normalise by it (AFA); default: not told.
+    """
+
+    index: int
+    clients: ArrayLike
+    updates: Any
+    probabilities: ArrayLike | None = None
+    steps: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        positive_int("index", self.index, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedRound:
+    """A round whose every field was checked against the federation: what the rules compute with."""
+
+    index: int
+    clients: Ints
+    rows: Sequence[NDArray[Any]]
+    alpha: Float
+    known_p: Float | None
+    steps: Float | None
+    like: Any
+
+    @property
+    def size(self) -> int:
+        """|S|."""
+        return len(self.clients)
+
+    @property
+    def p(self) -> Float:
+        """p_i of the participants; an error where nobody told them, because 1/p_i would be a guess."""
+        if self.known_p is None and self.size:
+            allowed = "this rule divides by p_i: give them in the Round or in the Federation, or estimate them"
+            raise fail("probabilities", None, allowed)
+        return np.empty(0) if self.known_p is None else self.known_p
+
+
+def check_round(federation: Federation, round: Round) -> CheckedRound:
+    """Check a round as a whole before anything is computed; raise `InvalidInput` and change nothing."""
+    ids = client_ids("clients", round.clients, federation.num_clients)
+    rows = as_rows(round.updates, len(ids), federation.num_params)
+    given = round.probabilities
+    if given is None and federation.probabilities is not None:
+        given = np.asarray(federation.probabilities)[ids]
+    p = None if given is None else probabilities("probabilities", given, len(ids))
+    steps = None if round.steps is None else vector("steps", round.steps, len(ids))
+    return CheckedRound(round.index, ids, rows, federation.alpha(ids), p, steps, round.updates)
+
+
+def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:
+    """View updates as `count` NumPy rows of the given length, without copying what can be viewed."""
+    shape = tuple(getattr(updates, "shape", ()))
+    if shape and shape != (count, length) and not (count == 0 and 0 in shape):
+        raise fail(
+            "updates",
+            f"array of shape {shape}",
+            f"must have shape ({count}, {length}): one row per participant",
+        )
+    rows = [_as_array(row) for row in updates] if count else []
+    if not shape and len(updates) != count:
+        raise fail("updates", f"{len(updates)} rows", f"must have one row for each of the {count} participants")
+    for i, row in enumerate(rows):
+        if row.shape != (length,):
+            raise fail(f"updates[{i}]", f"array of shape {row.shape}", f"must have shape ({length},)")
+        if row.dtype.kind != "f":
+            raise fail(f"updates[{i}]", f"array of {row.dtype}", "must hold floating-point numbers")
+    return rows
+
+
+def like(array: Float, example: Any) -> Any:
+    """Give a computed vector the kind (NumPy or torch) and dtype of the updates it came from."""
+    if _is_torch(example):
+        import torch  # it is loaded already: the example is one of its tensors
+
+        return torch.from_numpy(array).to(dtype=example.dtype, device=example.device)
+    if hasattr(example, "dtype") and example.dtype.kind == "f":
+        return array.astype(example.dtype, copy=False)
+    if isinstance(example, (list, tuple)) and len(example):
+        return like(array, example[0])
+    return array
+
+
+def _is_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def _as_array(row: Any) -> NDArray[Any]:
+    if _is_torch(row):
+        row = row.detach().cpu()
+        row = row.float() if str(row.dtype) == "torch.bfloat16" else row
+        return np.asarray(row.numpy())
+    return np.asarray(row)

@@ -1,0 +1,80 @@
+"""How a stale update is stored: float64, float32, float16 or bfloat16.
+
+Rounding a row is safe: the stored, rounded row is what both terms of Eq. 8 use, so the update stays unbiased
+whatever the rounding did (spec: unbiasedness does not depend on what is in the memory).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import choose
+
+Row = NDArray[Any]
+
+_BFLOAT16_MAX = np.float32(np.frombuffer(np.uint32(0x7F7F0000).tobytes(), dtype=np.float32)[0])
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A storage format for rows; the base class stores a NumPy float type as it is."""
+
+    name: str
+    dtype: np.dtype[Any]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per parameter."""
+        return self.dtype.itemsize
+
+    def keeps(self, dtype: np.dtype[Any]) -> bool:
+        """Whether values of this dtype are stored without any rounding."""
+        return bool(np.can_cast(dtype, self.dtype, "safe"))
+
+    def store(self, values: Row, out: Row) -> None:
+        """Round values into storage; what is beyond the format's range is stored as its largest number."""
+        if self.keeps(values.dtype):
+            np.copyto(out, values)
+        else:
+            limit = np.finfo(self.dtype).max
+            np.copyto(out, np.clip(values, -limit, limit), casting="same_kind")
+
+    def load(self, stored: Row, out: Row) -> None:
+        """Widen stored values into a float array."""
+        np.copyto(out, stored)
+
+
+@dataclass(frozen=True)
+class BFloat16(Precision):
+    """The upper half of a float32 (NumPy has no bfloat16), rounded to nearest, ties to even."""
+
+    def keeps(self, dtype: np.dtype[Any]) -> bool:
+        """No NumPy float type fits into eight bits of mantissa."""
+        return False
+
+    def store(self, values: Row, out: Row) -> None:
+        """Round to nearest even: add half of what is cut off, then cut."""
+        single = np.clip(values, -_BFLOAT16_MAX, _BFLOAT16_MAX).astype(np.float32, copy=False)
+        bits = single.view(np.uint32)
+        np.right_shift(bits + (((bits >> 16) & 1) + np.uint32(0x7FFF)), 16, out=out, casting="unsafe")
+
+    def load(self, stored: Row, out: Row) -> None:
+        """Put the stored half back into the upper half of a float32."""
+        np.copyto(out, (stored.astype(np.uint32) << 16).view(np.float32))
+
+
+PRECISIONS: dict[str, Precision] = {
+    "float64": Precision("float64", np.dtype("<f8")),
+    "float32": Precision("float32", np.dtype("<f4")),
+    "float16": Precision("float16", np.dtype("<f2")),
+    "bfloat16": BFloat16("bfloat16", np.dtype("<u2")),
+}
+
+
+def precision(name: str) -> Precision:
+    """Look a storage format up by name."""
+    return choose("precision", name, PRECISIONS)

@@ -1,0 +1,305 @@
+"""The memory of stale updates: h_i for every client seen so far, and their weighted sum Σ a_i h_i.
+
+The sum is a running vector (spec §3): a round costs O(|S|·d), whatever N is. A replaced row is written to a
+free slot and becomes current by a change of the slot table, so a round is applied whole or not at all, and the
+rows of the last checkpoint stay untouched on disk until the next one is complete.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import Float, InvalidInput, client_ids, fail, positive_int, vector
+from ..federation import Ints, as_rows
+from . import kernel
+from .precision import Precision
+from .rows import FileRows, Mode, RamRows, RowStore
+
+DRIFT = 1e-9
+"""Largest relative distance between a saved running sum and the exact one before a file counts as damaged."""
+
+
+class Memory:
+    """Stale updates of up to `num_clients` clients, one row of `num_params` numbers for each client seen.
+
+    Parameters
+    ----------
+    num_clients, num_params
+        N and d.
+    precision
+        How a row is stored, see `fedstale.memory.precision`.
+    file
+        Where the rows lie on disk; None keeps them in RAM.
+    run
+        The identity written into the file, so that it is not mistaken for another run's.
+    mode
+        Whether the file is new ("create"), taken up again ("write"), or only looked at ("read").
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        num_params: int,
+        precision: Precision,
+        file: Path | None = None,
+        run: str = "",
+        mode: Mode = "create",
+    ) -> None:
+        positive_int("num_clients", num_clients)
+        positive_int("num_params", num_params)
+        self.num_params = num_params
+        self.precision = precision
+        self.file = file
+        self.run = run
+        self.slots: Ints = np.full(num_clients, -1, dtype=np.int64)
+        self.masses: Float = np.zeros(num_clients)
+        self.total: Float = np.zeros(num_params)
+        self._rows: RowStore
+        if file is None:
+            self._rows = RamRows(num_params, precision)
+        else:
+            self._rows = FileRows(file, num_params, precision, run, mode)
+        self._free: list[int] = []
+        self._end = 0
+        self._version = 0
+        self._unsaved: set[int] = set()  # clients whose row changed since the last checkpoint
+        self._kept: set[int] = set()  # slots of the last checkpoint: not to be overwritten before the next
+        self._superseded: list[int] = []  # those of them that the next checkpoint will no longer need
+        self._checksums = np.zeros(num_clients, dtype=np.uint32)
+        self._mirror: Memory | None = None  # where rows kept in RAM are saved
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return len(self.slots)
+
+    @property
+    def seen(self) -> Ints:
+        """The clients that have a row."""
+        return np.flatnonzero(self.slots >= 0).astype(np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows in use."""
+        return int((self.slots >= 0).sum()) * self.num_params * self.precision.itemsize
+
+    def rows(self, clients: ArrayLike) -> Float:
+        """Return copies of the clients' rows as float64, shape (n, d); zeros for a client never seen."""
+        ids = client_ids("clients", clients, self.num_clients)
+        result = np.zeros((len(ids), self.num_params))
+        for k, client in enumerate(ids):
+            if self.slots[client] >= 0:
+                self.precision.load(self._rows.row(int(self.slots[client])), result[k])
+        return result
+
+    def swap(
+        self,
+        clients: Ints,
+        fresh: Sequence[NDArray[Any]],
+        *,
+        fresh_weights: Float,
+        stale_weights: Float,
+        masses: Float,
+        statistics: bool = False,
+    ) -> Swap:
+        """Compute the round's sums and prepare the replacement h_i ← Δ_i; `Swap.commit` makes it happen.
+
+        Parameters
+        ----------
+        clients, fresh
+            The participants and their updates Δ_i.
+        fresh_weights, stale_weights
+            Weights of Δ_i and of h_i in the two sums over S.
+        masses
+            The a_i with which the new rows count in the running sum.
+        statistics
+            Whether ⟨Δ_i, h_i⟩, ‖Δ_i‖² and ‖h_i‖² are wanted.
+        """
+        slots = [int(slot) for slot in self.slots[clients]]
+        target = self._spare(len(clients))
+        sums = kernel.exchange(
+            fresh,
+            [None if slot < 0 else self._rows.row(slot) for slot in slots],
+            [self._rows.row(slot) for slot in target],
+            self.precision,
+            fresh_weights=fresh_weights,
+            stale_weights=stale_weights,
+            new_mass=masses,
+            old_mass=self.masses[clients],
+            total=self.total,
+            statistics=statistics,
+        )
+        return Swap(self, clients, target, masses, sums)
+
+    def _spare(self, count: int) -> list[int]:
+        reused = self._free[max(0, len(self._free) - count) :]
+        return reused + list(range(self._end, self._end + count - len(reused)))
+
+    def _move(self, clients: Ints, target: list[int], masses: Float) -> None:
+        """Give the clients the slots that `_spare` named, and take back those they had."""
+        reused = sum(slot < self._end for slot in target)
+        del self._free[len(self._free) - reused :]
+        self._end += len(target) - reused
+        for client, slot in zip(clients, target, strict=True):
+            old = int(self.slots[client])
+            if old in self._kept:
+                self._superseded.append(old)
+            elif old >= 0:
+                self._free.append(old)
+            self.slots[client] = slot
+            self._unsaved.add(int(client))
+        self.masses[clients] = masses
+        self._version += 1
+
+    def replace(self, clients: ArrayLike, updates: Any, masses: ArrayLike = 1.0) -> None:
+        """h_i ← Δ_i for the given clients, counted with masses a_i in the running sum."""
+        ids = client_ids("clients", clients, self.num_clients)
+        rows = as_rows(updates, len(ids), self.num_params)
+        weights = vector("masses", masses, len(ids))
+        swap = self.swap(ids, rows, fresh_weights=weights, stale_weights=weights, masses=weights)
+        if not np.isfinite(swap.sums.fresh).all():
+            raise fail("updates", "non-finite numbers", "every update must be finite")
+        swap.commit()
+
+    def exact_total(self) -> Float:
+        """Σ a_i h_i recomputed from the rows, exact to one rounding; O(N·d)."""
+        rows = ((float(self.masses[i]), self._rows.row(int(self.slots[i]))) for i in self.seen)
+        return kernel.exact_sum(rows, self.precision, self.num_params)
+
+    def grow(self, num_clients: int) -> None:
+        """Make room for clients that joined."""
+        more = num_clients - self.num_clients
+        if more < 0:
+            raise fail("num_clients", num_clients, f"a memory of {self.num_clients} clients does not shrink")
+        self.slots = np.concatenate([self.slots, np.full(more, -1, dtype=np.int64)])
+        self.masses = np.concatenate([self.masses, np.zeros(more)])
+        self._checksums = np.concatenate([self._checksums, np.zeros(more, dtype=np.uint32)])
+
+    def flush(self) -> None:
+        """Wait until the rows on disk are safe from a crash of the machine."""
+        self._rows.flush()
+
+    def close(self) -> None:
+        """Let go of files and locks."""
+        self._rows.close()
+        if self._mirror is not None:
+            self._mirror.close()
+
+    # Saving: the table and the running sum go into the caller's checkpoint file, the rows into a row file.
+
+    def table(self, mirror: Path) -> dict[str, NDArray[Any]]:
+        """Make the rows safe on disk and return what a checkpoint must hold to find them again.
+
+        Rows kept in RAM are written to the row file `mirror`, only those that changed since the last time.
+        """
+        if self.file is None:
+            return self._table_of_mirror(mirror)
+        for client in self._unsaved:
+            self._checksums[client] = zlib.crc32(self._rows.row(int(self.slots[client])).tobytes())
+        self.flush()
+        seen = self.seen
+        return {
+            "clients": seen,
+            "slots": self.slots[seen],
+            "masses": self.masses[seen],
+            "checksums": self._checksums[seen],
+            "total": self.total,
+        }
+
+    def _table_of_mirror(self, path: Path) -> dict[str, NDArray[Any]]:
+        if self._mirror is None or self._mirror.file != path:
+            if self._mirror is not None:
+                self._mirror.close()
+            self._mirror = Memory(self.num_clients, self.num_params, self.precision, path, self.run)
+            self._unsaved = {int(client) for client in self.seen}
+        if self._mirror.num_clients < self.num_clients:
+            self._mirror.grow(self.num_clients)
+        changed = np.array(sorted(self._unsaved), dtype=np.int64)
+        target = self._mirror._spare(len(changed))
+        for client, slot in zip(changed, target, strict=True):
+            np.copyto(self._mirror._rows.row(slot), self._rows.row(int(self.slots[client])))
+        self._mirror._move(changed, target, self.masses[changed])
+        self._mirror.total = self.total
+        return self._mirror.table(path)
+
+    def saved(self) -> None:
+        """Note that a checkpoint with the last `table` is complete: rows it does not name may be overwritten."""
+        if self._mirror is not None:
+            self._mirror.saved()
+        elif self.file is not None:
+            self._free.extend(self._superseded)
+            self._kept.difference_update(self._superseded)
+            self._kept.update(int(self.slots[client]) for client in self._unsaved)
+            self._superseded.clear()
+        self._unsaved.clear()
+
+    def restore(self, table: dict[str, NDArray[Any]]) -> None:
+        """Take up a saved table over the rows in the file; every row and the running sum are verified."""
+        clients = table["clients"]
+        self.slots[clients], self.masses[clients] = table["slots"], table["masses"]
+        self._checksums[clients] = table["checksums"]
+        for client, row in self._stored(clients):
+            if zlib.crc32(row.tobytes()) != int(self._checksums[client]):
+                raise InvalidInput(f"the row of client {client} in memory file {self.file} is damaged")
+        self._kept = {int(slot) for slot in table["slots"]}
+        self._end = max(self._kept, default=-1) + 1
+        self._free = sorted(set(range(self._end)) - self._kept)
+        self.total = np.array(table["total"], dtype=np.float64)
+        self.verify_total()
+
+    def read_from(self, saved: Memory) -> None:
+        """Copy every row of a memory on disk into this one in RAM."""
+        clients = saved.seen
+        target = self._spare(len(clients))
+        for client, slot in zip(clients, target, strict=True):
+            np.copyto(self._rows.row(slot), saved._rows.row(int(saved.slots[client])))
+        self._move(clients, target, saved.masses[clients])
+        self.total = saved.total
+
+    def verify_total(self) -> None:
+        """Recompute the running sum exactly; refuse a saved one that differs by more than rounding.
+
+        The saved one is kept where it agrees: its bits make a resumed run equal an uninterrupted one.
+        """
+        exact = self.exact_total()
+        scale = float(np.abs(exact).max(initial=0.0))
+        off = np.abs(self.total - exact).max(initial=0.0)
+        if not off <= DRIFT * scale:
+            raise InvalidInput(f"the running sum of memory file {self.file} does not match its rows")
+
+    def _stored(self, clients: Ints) -> Iterator[tuple[int, NDArray[Any]]]:
+        for client in clients:
+            slot = int(self.slots[client])
+            if isinstance(self._rows, FileRows) and not self._rows.holds(slot):
+                raise InvalidInput(f"memory file {self.file} is cut short: the row of client {client} is missing")
+            yield int(client), self._rows.row(slot)
+
+
+class Swap:
+    """A prepared replacement: the sums of the round, and `commit` to make the new rows current."""
+
+    def __init__(self, memory: Memory, clients: Ints, target: list[int], masses: Float, sums: kernel.Sums) -> None:
+        self.sums = sums
+        self._memory, self._clients, self._target, self._masses = memory, clients, target, masses
+        self._version = memory._version
+
+    def weigh(self, masses: Float) -> None:
+        """Let the new rows count with these masses, for a rule that knows them only after the sums."""
+        row = np.empty(self._memory.num_params)
+        for slot, change in zip(self._target, masses - self._masses, strict=True):
+            self._memory.precision.load(self._memory._rows.row(slot), row)
+            self.sums.total += change * row
+        self._masses = masses
+
+    def commit(self) -> None:
+        """h_i ← Δ_i for i ∈ S: from here on the new rows are the memory."""
+        if self._memory._version != self._version:
+            raise InvalidInput("the memory changed after this swap was prepared")
+        self._memory._move(self._clients, self._target, self._masses)
+        self._memory.total = self.sums.total

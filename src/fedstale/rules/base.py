@@ -1,0 +1,111 @@
+"""What a rule is: the paper's ComputeUpdate (Algorithm 1), a round's updates in, one global update out.
+
+A rule is a frozen dataclass of hyper-parameters. All that it remembers is in the `State` it is handed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..checks import Float, fail, number
+from ..federation import CheckedRound, Federation, Round, check_round, like
+from ..state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ABC):
+    """Turns a round's updates into one global update.
+
+    Parameters
+    ----------
+    server_lr
+        η_s of Algorithm 1, used by `step`: w ← w − η_s Δ.
+    """
+
+    server_lr: float = 1.0
+
+    name: ClassVar[str]
+    """The name in configs and on the command line."""
+    memory: ClassVar[bool] = False
+    """Whether the rule keeps one row per client on the server."""
+    unbiased: ClassVar[bool] = False
+    """Whether E[Δ] = Σ α_i Δ_i whatever the p_i are."""
+
+    def __post_init__(self) -> None:
+        number("server_lr", self.server_lr, 0.0, open_low=True)
+
+    def init(self, federation: Federation, *, memory: str = "ram", model: Any = None) -> State:
+        """Make the state of round 0.
+
+        Parameters
+        ----------
+        federation
+            Who the clients are.
+        memory
+            Where rows live, if the rule keeps any: "ram", "ram:bfloat16", "disk:FOLDER", …
+        model
+            w_1, shape (d,), when `step` is to be used.
+        """
+        state = State(federation, self.name, where=memory)
+        if model is not None:
+            state.model = np.array(model, copy=True)
+            if state.model.shape != (federation.num_params,):
+                raise fail(
+                    "model",
+                    f"array of shape {state.model.shape}",
+                    f"must have shape ({federation.num_params},)",
+                )
+        if self.memory:
+            state.remember()
+        self.start(state)
+        return state
+
+    def start(self, state: State) -> None:
+        """Add what this rule remembers to a new state."""
+
+    @abstractmethod
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Compute Δ and move the state on; refuse a bad round before anything is changed."""
+
+    def combine(self, state: State, round: Round) -> Any:
+        """Turn the round's updates into the global update Δ, shape (d,), of the updates' kind and dtype.
+
+        A round that is wrong in any way is refused whole and leaves the state as it was.
+        """
+        if state.rule != self.name:
+            raise fail("state", f"state of {state.rule}", f"{self.name} continues only its own state")
+        if round.index < state.round:
+            raise fail("index", round.index, f"rounds before {state.round} were applied already")
+        checked = check_round(state.federation, round)
+        delta = self.update(state, checked)
+        state.clients["last_seen"][checked.clients] = round.index
+        state.round = round.index + 1
+        return like(delta, round.updates)
+
+    def step(self, state: State, round: Round) -> Any:
+        """w_{t+1} = w_t − η_s Δ (Algorithm 1, last line), in place on `state.model`; returns Δ."""
+        if state.model is None:
+            raise fail("model", None, "give init(..., model=w) to step it")
+        delta = self.combine(state, round)
+        np.subtract(state.model, self.server_lr * np.asarray(delta), out=state.model, casting="same_kind")
+        return delta
+
+
+def refuse_non_finite(round: CheckedRound, fresh: Float) -> None:
+    """Refuse a round in which any update is not finite.
+
+    Looking at the weighted sum of the updates is enough, because NaN and Inf survive it, and |S| times cheaper
+    than looking at the updates; only then are they searched for the one to name.
+    """
+    if np.isfinite(fresh).all():
+        return
+    for client, row in zip(round.clients, round.rows, strict=True):
+        bad = np.flatnonzero(~np.isfinite(row))
+        if bad.size:
+            value = float(row[bad[0]])
+            raise fail(f"update of client {client}", value, f"must be finite (parameter {bad[0]}); round refused")
+    raise fail("updates", "finite numbers whose weighted sum overflows", "must be small enough to be added")

@@ -1,0 +1,126 @@
+"""Rules that remember: FedStale (Eq. 8–9, Algorithm 2) and its relatives.
+
+Rodio & Neglia, FedStale: leveraging stale client updates in federated learning, ECAI 2024.
+FedVARP: Jhunjhunwala et al., UAI 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .. import beta as betas
+from ..checks import Float
+from ..federation import CheckedRound
+from ..state import State
+from .averaging import round_weights
+from .base import Rule, refuse_non_finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedStale(Rule):
+    """Δ = β Σ_i α_i h_i + Σ_S (α_i/p_i)(Δ_i − β h_i), then h_i ← Δ_i for i ∈ S.
+
+    Unbiased for every β and whatever is in the memory. A round in which nobody comes still applies the
+    stale term.
+
+    Parameters
+    ----------
+    beta
+        A number in [0, 1], "auto" (default), "auto-per-client", "theory", a schedule {round: β}, a callable,
+        or a `fedstale.beta.Beta`.
+    """
+
+    beta: float | str | betas.Beta | Mapping[int, float] | Callable[[int], float] = "auto"
+
+    name: ClassVar[str] = "fedstale"
+    memory: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        betas.make(self.beta)
+
+    def start(self, state: State) -> None:
+        """Create the statistics of β."""
+        betas.make(self.beta).init(state)
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Eq. 9: the stale term of everybody, and the correction by those who came."""
+        chooser = betas.make(self.beta)
+        if chooser.per_client:
+            return self._update_per_client(state, round, chooser)
+        federation, memory = state.federation, state.memory
+        beta = chooser.value(state, round.index)
+        weights = round.alpha / round.p
+        swap = memory.swap(
+            round.clients,
+            round.rows,
+            fresh_weights=weights,
+            stale_weights=beta * weights,
+            masses=federation.masses(round.clients),
+            statistics=chooser.statistics,
+        )
+        refuse_non_finite(round, swap.sums.fresh)
+        delta: Float = beta / federation.total_mass * memory.total + swap.sums.fresh - swap.sums.stale
+        swap.commit()
+        chooser.observe(state, round, swap.sums)
+        state.report["beta"] = beta
+        return delta
+
+    def _update_per_client(self, state: State, round: CheckedRound, chooser: betas.Beta) -> Float:
+        """Eq. 9 with β_i for β: the running sum is Σ α_i β_i h_i."""
+        federation, memory = state.federation, state.memory
+        beta = chooser.of_clients(state, round.clients)
+        weights = round.alpha / round.p
+        swap = memory.swap(
+            round.clients,
+            round.rows,
+            fresh_weights=weights,
+            stale_weights=beta * weights,
+            masses=np.zeros(round.size),
+            statistics=True,
+        )
+        refuse_non_finite(round, swap.sums.fresh)
+        delta: Float = memory.total / federation.total_mass + swap.sums.fresh - swap.sums.stale
+        chooser.observe(state, round, swap.sums)
+        swap.weigh(federation.masses(round.clients) * chooser.of_clients(state, round.clients))
+        swap.commit()
+        state.report["beta"] = float(beta.mean()) if round.size else float("nan")
+        return delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnbiasedFedVARP(FedStale):
+    """Δ = Σ_i α_i h_i + Σ_S (α_i/p_i)(Δ_i − h_i) (Eq. 7): FedStale with β = 1 under its own name."""
+
+    beta: float = 1.0
+
+    name: ClassVar[str] = "u-fedvarp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedVARP(Rule):
+    """Δ = Σ_i α_i h_i + (1/|S|) Σ_S (Δ_i − h_i): the original, biased when the p_i differ."""
+
+    name: ClassVar[str] = "fedvarp"
+    memory: ClassVar[bool] = True
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """As FedStale with β = 1, but everybody who came weighs the same."""
+        federation, memory = state.federation, state.memory
+        weights = round_weights(round)
+        swap = memory.swap(
+            round.clients,
+            round.rows,
+            fresh_weights=weights,
+            stale_weights=weights,
+            masses=federation.masses(round.clients),
+        )
+        refuse_non_finite(round, swap.sums.fresh)
+        delta: Float = memory.total / federation.total_mass + swap.sums.fresh - swap.sums.stale
+        swap.commit()
+        return delta

@@ -1,0 +1,248 @@
+"""Everything that a server remembers, in one object that saves and loads whole.
+
+Model, memory of stale updates, estimator of p, statistics of β, round number: a rule hides nothing in itself,
+which is why a resumed run continues with the same bits. A checkpoint is one folder: `state.safetensors`
+(replaced atomically) and the row files it names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .checks import Float, InvalidInput
+from .federation import Federation
+from .memory import Memory, make, parse
+
+_FILE = "state.safetensors"
+_FORMAT = 1
+
+
+@dataclass(eq=False)
+class State:
+    """The server's state.
+
+    Attributes
+    ----------
+    federation
+        Who the clients are.
+    rule
+        The name of the rule that owns the state.
+    where
+        Description of the memory, such as "ram" or "disk:FOLDER:bfloat16".
+    round
+        The next round's index.
+    model
+        w_t, shape (d,), when the state carries it.
+    memories
+        Rows per client by name; "stale" holds the h_i of the paper.
+    vectors
+        Vectors of length d by name, such as a server optimiser's moments.
+    clients
+        Arrays of length N by name, such as "last_seen".
+    scalars
+        Numbers by name.
+    extras
+        Arrays of any shape by name, for what is beside the rule, such as an estimator of p.
+    report
+        What the last round did (not saved): β used and the like.
+    """
+
+    federation: Federation
+    rule: str
+    where: str = "ram"
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    round: int = 0
+    model: Float | None = None
+    memories: dict[str, Memory] = field(default_factory=dict)
+    vectors: dict[str, Float] = field(default_factory=dict)
+    clients: dict[str, NDArray[Any]] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+    extras: dict[str, NDArray[Any]] = field(default_factory=dict)
+    report: dict[str, float] = field(default_factory=dict)
+    # Each process saves rows kept in RAM to a file of its own: the row file of the checkpoint it was resumed
+    # from stays whole until its first own checkpoint is complete.
+    _token: str = field(default_factory=lambda: uuid.uuid4().hex[:8], repr=False)
+
+    def __post_init__(self) -> None:
+        self.clients.setdefault("last_seen", np.full(self.federation.num_clients, -1, dtype=np.int64))
+
+    def remember(self, name: str = "stale") -> Memory:
+        """Add an empty memory with one row per client."""
+        n, d = self.federation.num_clients, self.federation.num_params
+        self.memories[name] = make(self.where, n, d, name=name, run=self.run)
+        return self.memories[name]
+
+    @property
+    def memory(self) -> Memory:
+        """The stale updates h_i."""
+        return self.memories["stale"]
+
+    def grow(self, num_clients: int, sizes: Any = None) -> None:
+        """Let clients join: they get the next indices and have never been seen."""
+        self.federation = self.federation.grown(num_clients, sizes)
+        for name, values in self.clients.items():
+            more = np.full(num_clients - len(values), -1 if name == "last_seen" else 0, dtype=values.dtype)
+            self.clients[name] = np.concatenate([values, more])
+        for memory in self.memories.values():
+            memory.grow(num_clients)
+
+    def close(self) -> None:
+        """Let go of files and locks."""
+        for memory in self.memories.values():
+            memory.close()
+
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint: rows first, then the file that names them, by an atomic rename.
+
+        Only rows that changed since the last save to the same folder are written. A crash at any moment leaves
+        the previous checkpoint whole.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, NDArray[Any]] = {}
+        files: dict[str, str] = {}
+        for name, memory in self.memories.items():
+            mirror = folder / f"{name}-{self._token}.rows"
+            for key, array in memory.table(mirror).items():
+                tensors[f"memory/{name}/{key}"] = array
+            files[name] = str(memory.file.resolve()) if memory.file else mirror.name
+        for group in ("vectors", "clients", "extras"):
+            for name, array in getattr(self, group).items():
+                tensors[f"{group}/{name}"] = array
+        for name, array in _federation_arrays(self.federation).items():
+            tensors[f"federation/{name}"] = array
+        if self.model is not None:
+            tensors["model"] = self.model
+        about = {
+            "format": _FORMAT,
+            "rule": self.rule,
+            "where": self.where,
+            "run": self.run,
+            "round": self.round,
+            "scalars": {name: value.hex() for name, value in self.scalars.items()},
+            "num_clients": self.federation.num_clients,
+            "num_params": self.federation.num_params,
+            "weights": self.federation.weights if isinstance(self.federation.weights, str) else "given",
+            "files": files,
+        }
+        write_tensors(folder / _FILE, tensors, about)
+        for memory in self.memories.values():
+            memory.saved()
+        _sweep(folder, set(files.values()))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> State:
+        """Read a checkpoint back; every array and every row is verified against its checksum."""
+        folder = Path(folder)
+        tensors, about = read_tensors(folder / _FILE)
+        if about.get("format") != _FORMAT:
+            raise InvalidInput(f"checkpoint {folder} has format {about.get('format')!r}, this version reads {_FORMAT}")
+        groups: dict[str, dict[str, NDArray[Any]]] = {}
+        for key, array in tensors.items():
+            group, _, name = key.partition("/")
+            groups.setdefault(group, {})[name] = array
+        given = groups.get("federation", {})
+        federation = Federation(
+            about["num_clients"],
+            about["num_params"],
+            weights=given["weights"] if about["weights"] == "given" else about["weights"],
+            sizes=given.get("sizes"),
+            probabilities=given.get("probabilities"),
+        )
+        state = cls(
+            federation,
+            about["rule"],
+            where=about["where"],
+            run=about["run"],
+            round=about["round"],
+            model=tensors.get("model"),
+            vectors=groups.get("vectors", {}),
+            clients=groups.get("clients", {}),
+            scalars={name: float.fromhex(value) for name, value in about["scalars"].items()},
+            extras=groups.get("extras", {}),
+        )
+        for name, file in about["files"].items():
+            table = {key.split("/", 1)[1]: a for key, a in groups["memory"].items() if key.startswith(f"{name}/")}
+            state.memories[name] = _restore(state, folder / file, table)
+        return state
+
+
+def write_tensors(path: Path, tensors: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
+    """Write arrays and facts to one safetensors file: temporary file, fsync, rename."""
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    sums = {name: zlib.crc32(array.tobytes()) for name, array in arrays.items()}
+    facts = json.dumps(about, sort_keys=True)
+    metadata = {"about": facts, "checksums": json.dumps(sums), "checksum": str(zlib.crc32(facts.encode()))}
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(save(arrays, metadata=metadata))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if os.name == "posix":  # the rename itself is safe only when the folder is
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read what `write_tensors` wrote; a damaged file is an error, never a wrong number."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise InvalidInput(f"there is no checkpoint at {path.parent}")
+    try:
+        with safe_open(str(path), framework="np") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        about, sums = metadata["about"], json.loads(metadata["checksums"])
+        sound = metadata["checksum"] == str(zlib.crc32(about.encode())) and sums.keys() == tensors.keys()
+        facts: dict[str, Any] = json.loads(about)
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise InvalidInput(f"checkpoint {path} is damaged: {error}") from None
+    if not sound or any(zlib.crc32(array.tobytes()) != sums[name] for name, array in tensors.items()):
+        raise InvalidInput(f"checkpoint {path} is damaged: a checksum does not match")
+    return tensors, facts
+
+
+def _restore(state: State, file: Path, table: dict[str, NDArray[Any]]) -> Memory:
+    """Take a memory up again: on disk where it lies, in RAM by a copy of its saved rows."""
+    on_disk, kind = parse(state.where)
+    size = state.federation.num_clients, state.federation.num_params
+    saved = Memory(*size, kind, file, state.run, "write" if on_disk else "read")
+    try:
+        saved.restore(table)
+        if on_disk:
+            return saved
+        memory = Memory(*size, kind, run=state.run)
+        memory.read_from(saved)
+    except BaseException:
+        saved.close()
+        raise
+    saved.close()
+    return memory
+
+
+def _federation_arrays(federation: Federation) -> dict[str, NDArray[Any]]:
+    arrays = {name: getattr(federation, name) for name in ("weights", "sizes", "probabilities")}
+    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+
+
+def _sweep(folder: Path, needed: set[str]) -> None:
+    """Remove row files that no checkpoint names any more."""
+    for file in folder.glob("*-*.rows"):
+        if file.name not in needed and str(file.resolve()) not in needed:
+            file.unlink(missing_ok=True)

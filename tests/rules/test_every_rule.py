@@ -1,0 +1,153 @@
+"""The shared test: what every rule must do, whatever its equation. A new rule adds one line to `RULES`."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import fedstale as fs
+from fedstale import rules
+
+N, D, ROUNDS = 6, 50, 24
+
+RULES: list[fs.Rule] = [
+    fs.FedAvg(),
+    fs.UnbiasedFedAvg(),
+    fs.FedVARP(),
+    fs.UnbiasedFedVARP(),
+    fs.FedStale(beta=0.5),
+    fs.FedStale(beta={0: 0.0, 20: 1.0}),
+    fs.FedStale(beta="auto"),
+    fs.FedStale(beta="auto-per-client"),
+    fs.FedStale(beta="theory"),
+]
+MEMORIES = ["ram", "ram:float64", "ram:float16", "ram:bfloat16", "disk:{}", "disk:{}:bfloat16"]
+
+every_rule = pytest.mark.parametrize("rule", RULES, ids=repr)
+
+
+def history(t: int, dtype: Any = np.float32) -> fs.Round:
+    """Round t of a fixed random history; round 5 is empty, client 5 is first seen late."""
+    rng = np.random.default_rng([9, t])
+    p = np.array([1.0, 0.8, 0.6, 0.5, 0.4, 0.1])
+    who = np.flatnonzero(rng.random(N) < p)
+    who = who[:0] if t == 5 else who[who != 5] if t < 10 else who
+    return fs.Round(t, who, (rng.normal(size=(len(who), D)) + 1).astype(dtype), probabilities=p[who])
+
+
+def advance(rule: fs.Rule, state: fs.State, first: int, last: int) -> list[NDArray[Any]]:
+    return [np.array(rule.step(state, history(t))) for t in range(first, last)]
+
+
+def start(rule: fs.Rule, memory: str = "ram") -> fs.State:
+    return rule.init(fs.Federation(N, D), memory=memory, model=np.zeros(D, np.float32))
+
+
+@every_rule
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_save_and_load_in_the_middle_changes_no_bit(rule: fs.Rule, memory: str, tmp_path: Path) -> None:
+    whole = start(rule, memory.format(tmp_path / "whole"))
+    expected = advance(rule, whole, 0, ROUNDS)
+
+    state = start(rule, memory.format(tmp_path / "cut"))
+    got = advance(rule, state, 0, 7)
+    for first in range(7, ROUNDS, 3):  # save after every third round, each time into a new process' state
+        state.save(tmp_path / "checkpoint")
+        state.close()
+        state = fs.State.load(tmp_path / "checkpoint")
+        got += advance(rule, state, first, min(first + 3, ROUNDS))
+
+    assert all(np.array_equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert whole.model is not None
+    assert state.model is not None
+    assert np.array_equal(whole.model, state.model)
+    assert whole.scalars == state.scalars
+    for name, values in whole.clients.items():
+        assert np.array_equal(values, state.clients[name])
+    for name, held in whole.memories.items():
+        assert np.array_equal(held.rows(np.arange(N)), state.memories[name].rows(np.arange(N)))
+
+
+@every_rule
+@pytest.mark.parametrize("memory", ["ram", "disk:{}"])
+def test_going_on_after_a_save_and_coming_back_to_it(rule: fs.Rule, memory: str, tmp_path: Path) -> None:
+    """What happens after a checkpoint never reaches it: a crash falls back to exactly what was saved."""
+    state = start(rule, memory.format(tmp_path / "rows"))
+    advance(rule, state, 0, 10)
+    state.save(tmp_path / "checkpoint")
+    expected = advance(rule, state, 10, ROUNDS)
+    state.close()
+    again = fs.State.load(tmp_path / "checkpoint")
+    assert again.round == 10
+    assert all(np.array_equal(a, b) for a, b in zip(expected, advance(rule, again, 10, ROUNDS), strict=True))
+
+
+@every_rule
+def test_disk_equals_ram(rule: fs.Rule, tmp_path: Path) -> None:
+    ram, disk = start(rule), start(rule, f"disk:{tmp_path}")
+    pairs = zip(advance(rule, ram, 0, ROUNDS), advance(rule, disk, 0, ROUNDS), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+@every_rule
+def test_a_refused_round_changes_nothing(rule: fs.Rule) -> None:
+    state = start(rule)
+    advance(rule, state, 0, 8)
+    before = (copy.deepcopy(state.scalars), {k: v.copy() for k, v in state.clients.items()}, state.round)
+    rows = {name: held.rows(np.arange(N)) for name, held in state.memories.items()}
+    totals = {name: held.total.copy() for name, held in state.memories.items()}
+    for bad in (np.nan, np.inf, -np.inf):
+        updates = np.ones((3, D), np.float32)
+        updates[1, D - 1] = bad
+        with pytest.raises(fs.InvalidInput, match=r"client 4.*finite"):
+            rule.step(state, fs.Round(8, [0, 4, 2], updates, probabilities=0.5))
+    assert before[0] == state.scalars
+    assert before[2] == state.round
+    assert all(np.array_equal(before[1][k], v) for k, v in state.clients.items())
+    for name, held in state.memories.items():
+        assert np.array_equal(rows[name], held.rows(np.arange(N)))
+        assert np.array_equal(totals[name], held.total)
+
+
+@every_rule
+def test_empty_rounds_and_unseen_clients(rule: fs.Rule) -> None:
+    state = rule.init(fs.Federation(N, D), model=np.zeros(D))
+    assert rule.step(state, fs.Round(0, [], np.empty((0, D)))) == pytest.approx(np.zeros(D))
+    rule.step(state, fs.Round(1, [3], np.ones((1, D)), probabilities=0.5))
+    rule.step(state, fs.Round(5, [5, 3], np.ones((2, D)), probabilities=[0.1, 0.5]))
+    assert np.isfinite(np.asarray(rule.combine(state, fs.Round(6, [], [])))).all()
+    assert list(state.clients["last_seen"]) == [-1, -1, -1, 5, -1, 5]
+
+
+@every_rule
+def test_one_client_alone(rule: fs.Rule) -> None:
+    state = rule.init(fs.Federation(1, 1))
+    assert rule.combine(state, fs.Round(0, [0], np.array([[3.0]]), probabilities=1.0)) == pytest.approx([3.0])
+
+
+@every_rule
+def test_a_rule_refuses_the_state_of_another(rule: fs.Rule) -> None:
+    state = start(rule)
+    state.rule = "other"
+    with pytest.raises(fs.InvalidInput, match="continues only its own state"):
+        rule.combine(state, fs.Round(0, [], []))
+
+
+def test_every_registered_rule_is_covered_and_made_by_name() -> None:
+    assert {rule.name for rule in RULES} == set(rules.RULES)
+    for name in rules.RULES:
+        assert rules.make(name).name == name
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.memory], ids=repr)
+def test_a_million_clients_cost_only_those_seen(rule: fs.Rule) -> None:
+    state = rule.init(fs.Federation(1_000_000, D))
+    who = np.array([3, 999_999])
+    for t in range(5):
+        rule.combine(state, fs.Round(t, who, np.ones((2, D), np.float32), probabilities=0.5))
+    assert state.memory.nbytes == 2 * D * 4
