@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from . import theory
 from .checks import Float, fail, fraction, number, positive_int, unknown
+from .memory.kernel import squares, weighted_sum
 
 if TYPE_CHECKING:
     from .federation import CheckedRound, Ints
@@ -163,29 +165,65 @@ class AutoPerClient(Auto):
 class Theory(Beta):
     """β* = A/(A + B), the minimiser of the paper's bound (Theorem `thm:fedhist`, Eq. `beta_opt`).
 
-    What is not given is estimated from the updates seen so far, see `theory.Moments`.
+    Noise and heterogeneity are estimated from the updates seen so far (`theory.MomentEstimator`) where they
+    are not given; p_avg and p_min are those of the federation, or of the clients seen.
 
     Parameters
     ----------
-    sigma2_over_k, sigma_g2
-        Stochastic noise σ²/K and data heterogeneity σ_g² in one common scale, when they are known.
+    sigma2_over_K, sigma_g2
+        Stochastic noise σ²/K and data heterogeneity σ_g² in one common scale, both or neither.
     drift
         η_c² L² K(K−1); default: the most that the step-size condition allows.
+    start
+        β while nothing is known.
     """
 
-    sigma2_over_k: float | None = None
+    sigma2_over_K: float | None = None
     sigma_g2: float | None = None
-    drift: float = 1.0 / 64.0
+    drift: float = theory.LARGEST_DRIFT
+    start: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("sigma2_over_k", "sigma_g2"):
+        fraction("start", self.start)
+        if (self.sigma2_over_K is None) != (self.sigma_g2 is None):
+            raise fail("sigma_g2", self.sigma_g2, "sigma2_over_K and sigma_g2 are given together or not at all")
+        for name in ("sigma2_over_K", "sigma_g2", "drift"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), 0.0)
-        number("drift", self.drift, 0.0)
+
+    def init(self, state: State) -> None:
+        """Empty moments; p_i = 0 marks a client whose probability is not known yet."""
+        state.extras["beta/moments"] = theory.MomentEstimator().init()
+        state.clients["beta/p"] = np.zeros(state.federation.num_clients)
 
     def value(self, state: State, round: int) -> float:
-        """Pending."""
-        return 0.5
+        """Return the minimiser of the bound at the present estimates."""
+        known = state.federation.probabilities
+        p = state.clients["beta/p"] if known is None else np.asarray(known)
+        p = p[p > 0]
+        noise, spread = self.sigma2_over_K, self.sigma_g2
+        if noise is None or spread is None:
+            noise, spread = theory.noise_and_heterogeneity(state.extras["beta/moments"])
+        if not p.size or not np.isfinite([noise, spread]).all():
+            return self.start
+        return theory.optimal_beta_from_moments(
+            noise, spread, p, num_clients=state.federation.num_clients, drift=self.drift
+        )
+
+    def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
+        """Take the round's norms and spread into the moments."""
+        state.clients["beta/p"][round.clients] = round.p
+        seen = state.clients["last_seen"][round.clients]
+        mean = weighted_sum(round.rows, np.full(round.size, 1.0 / max(round.size, 1)), len(sums.mix))
+        observation = theory.Observation(
+            fresh_sq=squares(round.rows),
+            inner=sums.inner,
+            stale_sq=sums.stale_sq,
+            gap=np.where(seen >= 0, round.index - seen, 0),
+            mean_sq=float(mean @ mean),
+        )
+        moments = theory.MomentEstimator().update(state.extras["beta/moments"], observation)
+        state.extras["beta/moments"] = moments
 
 
 NAMES: dict[str, type[Auto] | type[Theory]] = {

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from .checks import Float, InvalidInput
 from .federation import Federation
 from .memory import Memory, make, parse
+from .participation.estimator import EstimatorState
 
 _FILE = "state.safetensors"
 _FORMAT = 1
@@ -51,7 +52,9 @@ class State:
     scalars
         Numbers by name.
     extras
-        Arrays of any shape by name, for what is beside the rule, such as an estimator of p.
+        Arrays of any shape by name.
+    estimator
+        What an estimator of p remembers, when p is estimated (`fedstale.participation.Estimator`).
     report
         What the last round did (not saved): β used and the like.
     """
@@ -67,6 +70,7 @@ class State:
     clients: dict[str, NDArray[Any]] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
+    estimator: EstimatorState | None = None
     report: dict[str, float] = field(default_factory=dict)
     # Each process saves rows kept in RAM to a file of its own: the row file of the checkpoint it was resumed
     # from stays whole until its first own checkpoint is complete.
@@ -87,7 +91,10 @@ class State:
         return self.memories["stale"]
 
     def grow(self, num_clients: int, sizes: Any = None) -> None:
-        """Let clients join: they get the next indices and have never been seen."""
+        """Let clients join: they get the next indices and have never been seen.
+
+        An estimator of p is grown by itself (`Estimator.grow`), because it knows what a new client starts with.
+        """
         self.federation = self.federation.grown(num_clients, sizes)
         for name, values in self.clients.items():
             more = np.full(num_clients - len(values), -1 if name == "last_seen" else 0, dtype=values.dtype)
@@ -120,6 +127,8 @@ class State:
                 tensors[f"{group}/{name}"] = array
         for name, array in _federation_arrays(self.federation).items():
             tensors[f"federation/{name}"] = array
+        if self.estimator is not None:
+            tensors |= {f"estimator/{name}": array for name, array in self.estimator.arrays().items()}
         if self.model is not None:
             tensors["model"] = self.model
         about = {
@@ -169,6 +178,7 @@ class State:
             clients=groups.get("clients", {}),
             scalars={name: float.fromhex(value) for name, value in about["scalars"].items()},
             extras=groups.get("extras", {}),
+            estimator=EstimatorState.from_arrays(groups["estimator"]) if "estimator" in groups else None,
         )
         for name, file in about["files"].items():
             table = {key.split("/", 1)[1]: a for key, a in groups["memory"].items() if key.startswith(f"{name}/")}

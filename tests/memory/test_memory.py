@@ -99,7 +99,7 @@ def test_running_sum_does_not_drift(kind: str, rounds: int) -> None:
     one = np.ones(1)
     for t in range(rounds):
         memory.swap(
-            draws[t : t + 1], values[t : t + 1], fresh_weights=one, stale_weights=one, masses=one / clients
+            draws[t : t + 1], [values[t]], fresh_weights=one, stale_weights=one, total_weight=0.0, masses=one / clients
         ).commit()
     exact = memory.exact_total()
     assert np.abs(memory.total - exact).max() < 1e-10 * np.abs(exact).max()
@@ -117,7 +117,9 @@ def test_a_swap_that_is_not_committed_never_happened() -> None:
     memory.replace([1], np.ones((1, D)))
     before = memory.rows([1]), memory.total.copy()
     one = np.ones(1)
-    stale = memory.swap(np.array([1]), [np.zeros(D)], fresh_weights=one, stale_weights=one, masses=one)
+    stale = memory.swap(
+        np.array([1]), [np.zeros(D)], fresh_weights=one, stale_weights=one, total_weight=0.0, masses=one
+    )
     assert np.array_equal(memory.rows([1]), before[0])
     assert np.array_equal(memory.total, before[1])
     memory.replace([2], np.ones((1, D)))
@@ -247,7 +249,7 @@ def test_the_sum_is_exact_after_reload(tmp_path: Path) -> None:
     assert loaded.total == pytest.approx(loaded.exact_total(), rel=1e-14, abs=0)
     state.memory.total = state.memory.total + 1e-6
     state.save(tmp_path)
-    with pytest.raises(fs.InvalidInput, match="running sum .* does not match its rows"):
+    with pytest.raises(fs.InvalidInput, match=r"running sum .* does not match its rows"):
         fs.State.load(tmp_path)
 
 

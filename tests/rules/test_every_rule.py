@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedstale as fs
-from fedstale import rules
+from fedstale import participation, rules
 
 N, D, ROUNDS = 6, 50, 24
 
@@ -85,6 +85,42 @@ def test_going_on_after_a_save_and_coming_back_to_it(rule: fs.Rule, memory: str,
     again = fs.State.load(tmp_path / "checkpoint")
     assert again.round == 10
     assert all(np.array_equal(a, b) for a, b in zip(expected, advance(rule, again, 10, ROUNDS), strict=True))
+
+
+ESTIMATORS: list[participation.Estimator] = [
+    participation.Known(0.5),
+    participation.FedAU(cutoff=3),
+    participation.FedAU(cutoff=None),
+    participation.BetaFrequency(),
+    participation.Forgetting(decay=0.9),
+    participation.Capped(participation.FedAU(), max_weight=4.0),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+@pytest.mark.parametrize("memory", ["ram", "disk:{}"])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.unbiased], ids=repr)
+def test_estimated_probabilities_survive_a_save(
+    rule: fs.Rule, estimator: participation.Estimator, memory: str, tmp_path: Path
+) -> None:
+    def advance(state: fs.State, first: int, last: int) -> list[NDArray[Any]]:
+        result = []
+        for t in range(first, last):
+            assert state.estimator is not None
+            told = history(t)
+            p = estimator.probabilities(state.estimator, told.clients)
+            result.append(np.array(rule.step(state, fs.Round(t, told.clients, told.updates, probabilities=p))))
+            estimator.observe(state.estimator, told.clients, t)
+        return result
+
+    whole = start(rule, memory.format(tmp_path / "whole"))
+    cut = start(rule, memory.format(tmp_path / "cut"))
+    whole.estimator, cut.estimator = estimator.init(N), estimator.init(N)
+    expected, got = advance(whole, 0, 20), advance(cut, 0, 9)
+    cut.save(tmp_path / "checkpoint")
+    cut.close()
+    got += advance(fs.State.load(tmp_path / "checkpoint"), 9, 20)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
 @every_rule

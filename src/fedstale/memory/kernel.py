@@ -42,20 +42,21 @@ def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> F
     return result
 
 
+def squares(rows: Sequence[NDArray[Any]]) -> Float:
+    """‖rows_i‖² in float64, shape (|S|,)."""
+    return np.array([np.einsum("i,i->", row, row, dtype=np.float64) for row in rows])
+
+
 @dataclass
 class Sums:
-    """What one pass computes; each of the first two has shape (d,), the last three (|S|,)."""
+    """What one pass computes: two vectors of shape (d,), and two of shape (|S|,) where they were asked for."""
 
-    fresh: Float
-    """Σ_S weight_i Δ_i"""
-    stale: Float
-    """Σ_S weight_i h_i"""
+    mix: Float
+    """c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i), the form that every rule with a memory has"""
     total: Float
-    """Σ_i a_i h_i over all clients after the replacement"""
+    """Σ_i a_i h_i over all clients after the replacement h_i ← Δ_i"""
     inner: Float
     """⟨Δ_i, h_i⟩"""
-    fresh_sq: Float
-    """‖Δ_i‖²"""
     stale_sq: Float
     """‖h_i‖²"""
 
@@ -68,42 +69,46 @@ def exchange(
     *,
     fresh_weights: Float,
     stale_weights: Float,
+    total_weight: float,
     new_mass: Float,
     old_mass: Float,
     total: Float,
+    out: Float,
     statistics: bool,
 ) -> Sums:
-    """Sum fresh and stale rows, write the fresh ones to `target`, and move the running total.
+    """Mix fresh and stale rows, write the fresh ones to `target`, and the moved running total to `out`.
 
     `stale[i]` is None for a client never seen before (h_i = 0). `target` never overlaps `stale`, and `total`
     is not touched: until the caller makes the result current, nothing has happened.
     """
     count, length = len(fresh), len(total)
-    sums = Sums(np.zeros(length), np.zeros(length), total.copy(), np.zeros(count), np.zeros(count), np.zeros(count))
+    sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
+    np.multiply(total, total_weight, out=sums.mix)
+    np.copyto(out, total)
     exact = all(precision.keeps(row.dtype) for row in fresh)
     u_buffer, h_buffer = np.empty((ROWS, COLUMNS)), np.empty((ROWS, COLUMNS))
     for some, columns in blocks(count, length):
         size = (some.stop - some.start, columns.stop - columns.start)
         u, h = u_buffer[: size[0], : size[1]], h_buffer[: size[0], : size[1]]
         for k, i in enumerate(range(some.start, some.stop)):
-            u[k] = fresh[i][columns]
-            old = stale[i]
+            row, old = fresh[i][columns], stale[i]
+            u[k] = row
             if old is None:
                 h[k] = 0.0
             else:
                 precision.load(old[columns], h[k])
-            precision.store(fresh[i][columns], target[i][columns])
-        sums.fresh[columns] += np.einsum("i,ij->j", fresh_weights[some], u)
-        sums.stale[columns] += np.einsum("i,ij->j", stale_weights[some], h)
+            precision.store(row, target[i][columns])
+        mix, moved = sums.mix[columns], out[columns]
+        mix += np.einsum("i,ij->j", fresh_weights[some], u)
+        mix -= np.einsum("i,ij->j", stale_weights[some], h)
         if statistics:
             sums.inner[some] += np.einsum("ij,ij->i", u, h)
-            sums.fresh_sq[some] += np.einsum("ij,ij->i", u, u)
             sums.stale_sq[some] += np.einsum("ij,ij->i", h, h)
-        sums.total[columns] -= np.einsum("i,ij->j", old_mass[some], h)
+        moved -= np.einsum("i,ij->j", old_mass[some], h)
         if not exact:  # the total is over what was stored, not over what was sent
             for k, i in enumerate(range(some.start, some.stop)):
                 precision.load(target[i][columns], u[k])
-        sums.total[columns] += np.einsum("i,ij->j", new_mass[some], u)
+        moved += np.einsum("i,ij->j", new_mass[some], u)
     return sums
 
 

@@ -20,7 +20,7 @@ from .precision import Precision
 _MAGIC = b"fedstale rows 1\n"
 _HEADER = 4096
 _RAM_BLOCK = 64 << 20
-_FILE_BLOCK = 1 << 30
+_FILE_BLOCK = 4 << 20
 
 
 Mode = Literal["create", "write", "read"]
@@ -80,7 +80,8 @@ class FileRows:
     def __init__(self, path: Path, num_params: int, precision: Precision, run: str, mode: Mode) -> None:
         self.path = path
         self._row_bytes = num_params * precision.itemsize
-        self._shape = (max(1, _FILE_BLOCK // self._row_bytes), num_params)
+        self._first = max(1, _FILE_BLOCK // self._row_bytes)
+        self._num_params = num_params
         self._dtype = precision.dtype
         self._blocks: dict[int, np.memmap[Any, Any]] = {}
         self._reserved = 0
@@ -133,18 +134,21 @@ class FileRows:
 
     def row(self, slot: int) -> NDArray[Any]:
         """Return the slot's storage; the file grows (sparsely) when the slot is new."""
-        block, place = divmod(slot, self._shape[0])
+        # Blocks double in size: a small memory has a small file, a large one has few mappings.
+        block = (slot // self._first + 1).bit_length() - 1
+        start, count = self._first * (2**block - 1), self._first * 2**block
         if block not in self._blocks:
-            offset = _HEADER + block * self._shape[0] * self._row_bytes
-            end = offset + self._shape[0] * self._row_bytes
+            offset = _HEADER + start * self._row_bytes
+            end = offset + count * self._row_bytes
             if os.fstat(self._file.fileno()).st_size < end:
                 if self._map == "r":
                     raise InvalidInput(f"memory file {self.path} is cut short")
                 os.ftruncate(self._file.fileno(), end)
-            self._blocks[block] = np.memmap(self._file, self._dtype, self._map, offset, self._shape)
+            shape = (count, self._num_params)
+            self._blocks[block] = np.memmap(self._file, self._dtype, self._map, offset, shape)
         if slot >= self._reserved and self._map == "r+":
             self._reserve(slot + 1)
-        result: NDArray[Any] = self._blocks[block][place]
+        result: NDArray[Any] = self._blocks[block][slot - start]
         return result
 
     def _reserve(self, slots: int) -> None:

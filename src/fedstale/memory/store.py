@@ -60,6 +60,7 @@ class Memory:
         self.slots: Ints = np.full(num_clients, -1, dtype=np.int64)
         self.masses: Float = np.zeros(num_clients)
         self.total: Float = np.zeros(num_params)
+        self._next_total: Float = np.empty(num_params)
         self._rows: RowStore
         if file is None:
             self._rows = RamRows(num_params, precision)
@@ -105,21 +106,24 @@ class Memory:
         *,
         fresh_weights: Float,
         stale_weights: Float,
+        total_weight: float,
         masses: Float,
         statistics: bool = False,
     ) -> Swap:
-        """Compute the round's sums and prepare the replacement h_i ← Δ_i; `Swap.commit` makes it happen.
+        """Mix the round's rows and prepare the replacement h_i ← Δ_i; `Swap.commit` makes it happen.
+
+        The mix is c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i): every rule with a memory has this form.
 
         Parameters
         ----------
         clients, fresh
             The participants and their updates Δ_i.
-        fresh_weights, stale_weights
-            Weights of Δ_i and of h_i in the two sums over S.
+        fresh_weights, stale_weights, total_weight
+            The u_i, the v_i and c.
         masses
             The a_i with which the new rows count in the running sum.
         statistics
-            Whether ⟨Δ_i, h_i⟩, ‖Δ_i‖² and ‖h_i‖² are wanted.
+            Whether ⟨Δ_i, h_i⟩ and ‖h_i‖² are wanted.
         """
         slots = [int(slot) for slot in self.slots[clients]]
         target = self._spare(len(clients))
@@ -130,9 +134,11 @@ class Memory:
             self.precision,
             fresh_weights=fresh_weights,
             stale_weights=stale_weights,
+            total_weight=total_weight,
             new_mass=masses,
             old_mass=self.masses[clients],
             total=self.total,
+            out=self._next_total,
             statistics=statistics,
         )
         return Swap(self, clients, target, masses, sums)
@@ -162,8 +168,9 @@ class Memory:
         ids = client_ids("clients", clients, self.num_clients)
         rows = as_rows(updates, len(ids), self.num_params)
         weights = vector("masses", masses, len(ids))
-        swap = self.swap(ids, rows, fresh_weights=weights, stale_weights=weights, masses=weights)
-        if not np.isfinite(swap.sums.fresh).all():
+        one = np.ones(len(ids))
+        swap = self.swap(ids, rows, fresh_weights=one, stale_weights=one, total_weight=0.0, masses=weights)
+        if not np.isfinite(swap.sums.mix).all():
             raise fail("updates", "non-finite numbers", "every update must be finite")
         swap.commit()
 
@@ -302,4 +309,4 @@ class Swap:
         if self._memory._version != self._version:
             raise InvalidInput("the memory changed after this swap was prepared")
         self._memory._move(self._clients, self._target, self._masses)
-        self._memory.total = self.sums.total
+        self._memory.total, self._memory._next_total = self.sums.total, self._memory.total

@@ -95,13 +95,13 @@ class Rule(ABC):
         return delta
 
 
-def refuse_non_finite(round: CheckedRound, fresh: Float) -> None:
+def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
     """Refuse a round in which any update is not finite.
 
-    Looking at the weighted sum of the updates is enough, because NaN and Inf survive it, and |S| times cheaper
+    Looking at a weighted sum of the updates is enough, because NaN and Inf survive it, and |S| times cheaper
     than looking at the updates; only then are they searched for the one to name.
     """
-    if np.isfinite(fresh).all():
+    if np.isfinite(mix).all():
         return
     for client, row in zip(round.clients, round.rows, strict=True):
         bad = np.flatnonzero(~np.isfinite(row))

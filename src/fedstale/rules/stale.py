@@ -53,44 +53,44 @@ class FedStale(Rule):
         chooser = betas.make(self.beta)
         if chooser.per_client:
             return self._update_per_client(state, round, chooser)
-        federation, memory = state.federation, state.memory
+        federation = state.federation
         beta = chooser.value(state, round.index)
         weights = round.alpha / round.p
-        swap = memory.swap(
+        swap = state.memory.swap(
             round.clients,
             round.rows,
             fresh_weights=weights,
             stale_weights=beta * weights,
+            total_weight=beta / federation.total_mass,
             masses=federation.masses(round.clients),
             statistics=chooser.statistics,
         )
-        refuse_non_finite(round, swap.sums.fresh)
-        delta: Float = beta / federation.total_mass * memory.total + swap.sums.fresh - swap.sums.stale
+        refuse_non_finite(round, swap.sums.mix)
         swap.commit()
         chooser.observe(state, round, swap.sums)
         state.report["beta"] = beta
-        return delta
+        return swap.sums.mix
 
     def _update_per_client(self, state: State, round: CheckedRound, chooser: betas.Beta) -> Float:
         """Eq. 9 with β_i for β: the running sum is Σ α_i β_i h_i."""
-        federation, memory = state.federation, state.memory
+        federation = state.federation
         beta = chooser.of_clients(state, round.clients)
         weights = round.alpha / round.p
-        swap = memory.swap(
+        swap = state.memory.swap(
             round.clients,
             round.rows,
             fresh_weights=weights,
             stale_weights=beta * weights,
+            total_weight=1.0 / federation.total_mass,
             masses=np.zeros(round.size),
             statistics=True,
         )
-        refuse_non_finite(round, swap.sums.fresh)
-        delta: Float = memory.total / federation.total_mass + swap.sums.fresh - swap.sums.stale
+        refuse_non_finite(round, swap.sums.mix)
         chooser.observe(state, round, swap.sums)
         swap.weigh(federation.masses(round.clients) * chooser.of_clients(state, round.clients))
         swap.commit()
         state.report["beta"] = float(beta.mean()) if round.size else float("nan")
-        return delta
+        return swap.sums.mix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +111,16 @@ class FedVARP(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """As FedStale with β = 1, but everybody who came weighs the same."""
-        federation, memory = state.federation, state.memory
+        federation = state.federation
         weights = round_weights(round)
-        swap = memory.swap(
+        swap = state.memory.swap(
             round.clients,
             round.rows,
             fresh_weights=weights,
             stale_weights=weights,
+            total_weight=1.0 / federation.total_mass,
             masses=federation.masses(round.clients),
         )
-        refuse_non_finite(round, swap.sums.fresh)
-        delta: Float = memory.total / federation.total_mass + swap.sums.fresh - swap.sums.stale
+        refuse_non_finite(round, swap.sums.mix)
         swap.commit()
-        return delta
+        return swap.sums.mix

@@ -1,0 +1,110 @@
+"""What p_i is when nobody tells: the interface of the estimators and their state (spec §4).
+
+In round t a rule asks `probabilities` for the participants first and `observe` counts the round afterwards,
+so that the present participation never enters its own weight. The state is plain arrays: what is saved is all
+there is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import Float, client_ids, fail, positive_int
+from ..federation import Ints
+
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(eq=False)
+class EstimatorState:
+    """All that an estimator remembers.
+
+    Attributes
+    ----------
+    num_clients
+        N.
+    round
+        The next round to observe: rounds 0 … round − 1 are counted.
+    columns
+        Per-client arrays of shape (N,), named by the estimator.
+    """
+
+    num_clients: int
+    round: int = 0
+    columns: Columns = field(default_factory=dict)
+
+    def arrays(self) -> Columns:
+        """Return everything as named arrays (copies), to be saved."""
+        scalars = {
+            "num_clients": np.array([self.num_clients], dtype=np.int64),
+            "round": np.array([self.round], dtype=np.int64),
+        }
+        return scalars | {name: column.copy() for name, column in self.columns.items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> EstimatorState:
+        """Rebuild a state from `arrays`, bit for bit."""
+        for name in ("num_clients", "round"):
+            if name not in arrays or arrays[name].shape != (1,):
+                raise fail("arrays", sorted(arrays), f"must hold {name!r} with one number")
+        num_clients = positive_int("num_clients", int(arrays["num_clients"][0]))
+        columns = {name: column.copy() for name, column in arrays.items() if name not in ("num_clients", "round")}
+        for name, column in columns.items():
+            if column.shape != (num_clients,):
+                raise fail(f"arrays[{name!r}]", f"array of shape {column.shape}", f"must have shape ({num_clients},)")
+        return cls(num_clients, positive_int("round", int(arrays["round"][0]), 0), columns)
+
+
+class Estimator(ABC):
+    """How p_i is known or learned: hyper-parameters only, everything that changes is in the state."""
+
+    def init(self, num_clients: int) -> EstimatorState:
+        """Return the state before round 0."""
+        n = positive_int("num_clients", num_clients)
+        return EstimatorState(n, 0, self._columns(0, n))
+
+    def probabilities(self, state: EstimatorState, clients: ArrayLike) -> Float:
+        """Return p̂_i in (0, 1] of the given clients, from the rounds observed so far."""
+        ids = client_ids("clients", clients, state.num_clients)
+        self._check(state)
+        return self._estimate(state, ids)
+
+    def observe(self, state: EstimatorState, participants: ArrayLike, round: int) -> None:
+        """Count a round, in place; rounds come one by one from 0, those in which nobody came included."""
+        ids = client_ids("participants", participants, state.num_clients)
+        self._check(state)
+        if positive_int("round", round, 0) != state.round:
+            raise fail("round", round, f"rounds are observed once and in order: the next is {state.round}")
+        self._count(state, ids)
+        state.round += 1
+
+    def grow(self, state: EstimatorState, num_clients: int) -> None:
+        """Add clients, in place: they start fresh with the next round."""
+        if positive_int("num_clients", num_clients) < state.num_clients:
+            raise fail("num_clients", num_clients, f"a state of {state.num_clients} clients does not shrink")
+        self._check(state)
+        fresh = self._columns(state.round, num_clients - state.num_clients)
+        state.columns = {name: np.concatenate([old, fresh[name]]) for name, old in state.columns.items()}
+        state.num_clients = num_clients
+
+    @abstractmethod
+    def _columns(self, round: int, count: int) -> Columns:
+        """Return fresh columns for clients that join before the given round."""
+
+    @abstractmethod
+    def _estimate(self, state: EstimatorState, ids: Ints) -> Float: ...
+
+    @abstractmethod
+    def _count(self, state: EstimatorState, ids: Ints) -> None: ...
+
+    def _check(self, state: EstimatorState) -> None:
+        wanted = {name: column.dtype for name, column in self._columns(0, 0).items()}
+        if {name: column.dtype for name, column in state.columns.items()} != wanted:
+            allowed = f"a state of {type(self).__name__} has the columns {sorted(wanted)}"
+            raise fail("state", sorted(state.columns), allowed)

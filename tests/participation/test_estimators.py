@@ -1,0 +1,313 @@
+"""Estimators of p_i: FedAU by hand and against the naive algorithm, frequencies, saving, growing, bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from fedstale.checks import InvalidInput
+from fedstale.participation import (
+    Bernoulli,
+    BetaFrequency,
+    Capped,
+    Estimator,
+    EstimatorState,
+    FedAU,
+    Forgetting,
+    Known,
+    Markov,
+)
+
+ESTIMATORS: list[Estimator] = [
+    Known(np.linspace(0.1, 1.0, 8)),
+    FedAU(),
+    FedAU(cutoff=5),
+    FedAU(cutoff=None),
+    BetaFrequency(),
+    Forgetting(decay=0.9),
+    Capped(FedAU(cutoff=7), 4.0),
+]
+
+
+def weights(estimator: Estimator, pattern: str) -> list[float]:
+    """1/p̂ of one client before each round of a pattern such as "1..1"."""
+    state = estimator.init(1)
+    seen = []
+    for t, mark in enumerate(pattern):
+        seen.append(1.0 / float(estimator.probabilities(state, [0])[0]))
+        estimator.observe(state, [0] if mark == "1" else [], t)
+    return seen
+
+
+def test_fedau_without_cutoff_by_hand() -> None:
+    # round      0  1  2  3  4  5    6    7      8        9
+    # takes part 1  .  .  1  1  .    1    .      .        .
+    # interval   1        3  1       2
+    # Before round 4 the intervals are 1, 3 (mean 2); before 5: 1, 3, 1 (5/3); from round 7 on: 1, 3, 1, 2 (7/4).
+    expected = [1, 1, 1, 1, 2, 5 / 3, 5 / 3, 7 / 4, 7 / 4, 7 / 4]
+    assert weights(FedAU(cutoff=None), "1..11.1...") == pytest.approx(expected)
+
+
+def test_fedau_with_cutoff_by_hand() -> None:
+    # Cutoff 3. round   0  1  2  3  4    5    6    7    8     9     10
+    # takes part        .  .  .  1  .    .    .    .    1     1     .
+    # gap after it      1  2  0* 0  1    2    0*   1    0     0     1      (* appended 3)
+    # intervals         –  –  3  1            3         2     1
+    # Before 3: 3; before 4: 3, 1; before 7: 3, 1, 3; before 9: 3, 1, 3, 2; before 10: 3, 1, 3, 2, 1.
+    expected = [1, 1, 1, 3, 2, 2, 2, 7 / 3, 7 / 3, 9 / 4, 2]
+    assert weights(FedAU(cutoff=3), "...1....11.") == pytest.approx(expected)
+
+
+def test_fedau_cutoff_of_one_calls_everybody_present() -> None:
+    assert weights(FedAU(cutoff=1), "..1.1..") == [1.0] * 7
+
+
+def test_fedau_default_cutoff_is_that_of_the_paper() -> None:
+    seen = weights(FedAU(), "." * 101)
+    assert seen[49] == 1.0
+    assert seen[50] == seen[100] == 50.0
+
+
+class NaiveFedAU:
+    """The algorithm of spec §4 word for word: a list of intervals and a gap that is counted every round."""
+
+    def __init__(self, cutoff: int | None) -> None:
+        self.cutoff, self.gap, self.intervals = cutoff, 0, list[int]()
+
+    def weight(self) -> float:
+        return sum(self.intervals) / len(self.intervals) if self.intervals else 1.0
+
+    def count(self, takes_part: bool) -> None:
+        if takes_part:
+            self.intervals.append(self.gap + 1)
+            self.gap = 0
+        else:
+            self.gap += 1
+            if self.gap == self.cutoff:
+                self.intervals.append(self.gap)
+                self.gap = 0
+
+
+@given(
+    rounds=st.lists(st.sets(st.integers(0, 3)), max_size=60),
+    cutoff=st.one_of(st.none(), st.integers(1, 12)),
+    lonely=st.floats(0, 1),
+)
+def test_lazy_fedau_is_the_naive_algorithm(rounds: list[set[int]], cutoff: int | None, lonely: float) -> None:
+    estimator, naive = FedAU(cutoff), [NaiveFedAU(cutoff) for _ in range(4)]
+    state = estimator.init(4)
+    # Many empty rounds in a row, so that absences pass several cutoffs.
+    rounds = [present if i >= lonely * len(rounds) else set() for i, present in enumerate(rounds)]
+    for t, present in enumerate(rounds):
+        p = estimator.probabilities(state, np.arange(4))
+        # Exact but for the last bit: one divides count by sum, the other takes 1 over the mean.
+        np.testing.assert_allclose(p, [1.0 / client.weight() for client in naive], rtol=4e-16)
+        estimator.observe(state, np.array(sorted(present), dtype=np.int64), t)
+        for i, client in enumerate(naive):
+            client.count(i in present)
+
+
+def test_fedau_learns_the_probabilities() -> None:
+    p = np.array([1.0, 0.5, 0.2, 0.1])
+    process, estimator = Bernoulli(p), FedAU(cutoff=None)
+    state = estimator.init(4)
+    for t in range(20_000):
+        estimator.observe(state, process.available(0, t), t)
+    np.testing.assert_allclose(estimator.probabilities(state, np.arange(4)), p, rtol=0.1)
+    # The cutoff keeps 1/p̂ at no more than K_c, at the price of a bias for clients rarer than 1/K_c.
+    capped = FedAU(cutoff=5)
+    state = capped.init(4)
+    for t in range(5000):
+        capped.observe(state, process.available(0, t), t)
+    assert capped.probabilities(state, [3])[0] > 0.15
+
+
+def test_beta_frequency_is_the_posterior_mean() -> None:
+    estimator = BetaFrequency(prior_a=2.0, prior_b=3.0)
+    state = estimator.init(2)
+    np.testing.assert_allclose(estimator.probabilities(state, [0, 1]), [0.4, 0.4])
+    for t, present in enumerate([[0], [0, 1], [], [0]]):
+        estimator.observe(state, present, t)
+    np.testing.assert_allclose(estimator.probabilities(state, [1, 0]), [3 / 9, 5 / 9])
+
+
+@given(st.lists(st.booleans(), max_size=80), st.floats(0.05, 0.999), st.floats(0.1, 3.0), st.floats(0.0, 3.0))
+def test_forgetting_is_the_discounted_frequency(pattern: list[bool], decay: float, a: float, b: float) -> None:
+    estimator = Forgetting(decay, a, b)
+    state = estimator.init(1)
+    hits = rounds = 0.0
+    for t, present in enumerate(pattern):
+        p = estimator.probabilities(state, [0])[0]
+        assert p == pytest.approx(min((a + hits) / (a + b + rounds), 1.0), rel=1e-12)
+        assert 0.0 < p <= 1.0
+        estimator.observe(state, [0] if present else [], t)
+        hits, rounds = decay * hits + present, decay * rounds + 1.0
+
+
+def test_forgetting_follows_a_change_that_the_frequency_misses() -> None:
+    forgetting, beta = Forgetting(decay=0.98), BetaFrequency()
+    states = [forgetting.init(1), beta.init(1)]
+    process = [Bernoulli([0.9]), Bernoulli([0.1])]
+    for t in range(4000):
+        present = process[t // 2000].available(0, t)
+        forgetting.observe(states[0], present, t)
+        beta.observe(states[1], present, t)
+    assert forgetting.probabilities(states[0], [0])[0] < 0.25
+    assert beta.probabilities(states[1], [0])[0] > 0.45
+
+
+def test_forgetting_bounds_the_weight_of_a_client_that_stayed_away() -> None:
+    estimator = Forgetting(decay=0.99)
+    state = estimator.init(1)
+    estimator.observe(state, [0], 0)
+    state.round = 10_000_000
+    assert 1 / estimator.probabilities(state, [0])[0] == pytest.approx(102.0)
+
+
+def test_known_and_capped() -> None:
+    known = Known([0.5, 0.01, 1.0])
+    state = known.init(3)
+    np.testing.assert_array_equal(known.probabilities(state, [2, 1]), [1.0, 0.01])
+    known.observe(state, [1], 0)
+    np.testing.assert_array_equal(known.probabilities(state, [2, 1]), [1.0, 0.01])
+    capped = Capped(known, max_weight=20)
+    np.testing.assert_array_equal(capped.probabilities(state, [0, 1, 2]), [0.5, 0.05, 1.0])
+    single = Known(0.3)
+    state = single.init(2)
+    single.grow(state, 5)
+    np.testing.assert_array_equal(single.probabilities(state, [0, 4]), [0.3, 0.3])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_the_present_round_counts_from_the_next_on(estimator: Estimator) -> None:
+    process = Markov(np.linspace(0.05, 1.0, 8), 0.7)
+    state = estimator.init(8)
+    for t in range(60):
+        ids = process.available(0, t)
+        before = estimator.probabilities(state, np.arange(8))
+        assert ((before > 0) & (before <= 1)).all()
+        # Asking changes nothing, and the order of the clients is that of the question.
+        np.testing.assert_array_equal(estimator.probabilities(state, ids), before[ids])
+        np.testing.assert_array_equal(estimator.probabilities(state, ids[::-1]), before[ids[::-1]])
+        estimator.observe(state, ids[::-1], t)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_a_saved_state_goes_on_with_the_same_bits(estimator: Estimator, tmp_path: Path) -> None:
+    process = Bernoulli(np.linspace(0.05, 1.0, 8))
+    state = estimator.init(8)
+    resumed: EstimatorState | None = None
+    for t in range(120):
+        if t == 67:
+            save_file(state.arrays(), tmp_path / "state.safetensors")
+            resumed = EstimatorState.from_arrays(load_file(tmp_path / "state.safetensors"))
+        for each in (state, resumed):
+            if each is not None:
+                estimator.observe(each, process.available(0, t), t)
+    assert resumed is not None
+    assert resumed.round == state.round == 120
+    first, second = state.arrays(), resumed.arrays()
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        assert array.dtype == second[name].dtype
+        assert array.tobytes() == second[name].tobytes()
+
+
+def test_saved_arrays_are_copies() -> None:
+    estimator = BetaFrequency()
+    state = estimator.init(2)
+    arrays = state.arrays()
+    copy = EstimatorState.from_arrays(arrays)
+    estimator.observe(state, [0, 1], 0)
+    assert arrays["count"].sum() == 0
+    assert copy.columns["count"].sum() == 0
+
+
+@pytest.mark.parametrize(
+    "estimator", [FedAU(), FedAU(cutoff=4), BetaFrequency(), Forgetting(0.9), Capped(FedAU(4), 3.0)], ids=repr
+)
+def test_clients_that_join_start_fresh(estimator: Estimator) -> None:
+    def run(state: EstimatorState, ids: NDArray[np.int64], first: int) -> list[NDArray[np.float64]]:
+        seen = []
+        for t in range(30):
+            seen.append(estimator.probabilities(state, ids))
+            estimator.observe(state, ids[process.available(0, t)], first + t)
+        return seen
+
+    process = Bernoulli([0.3, 0.6])
+    grown = estimator.init(3)
+    for t in range(25):
+        estimator.observe(grown, [0], t)
+    old = estimator.probabilities(grown, [0, 1, 2])
+    estimator.grow(grown, 5)
+    assert grown.num_clients == 5
+    np.testing.assert_array_equal(estimator.probabilities(grown, [0, 1, 2]), old)
+    late = run(grown, np.array([3, 4]), 25)
+    fresh = run(estimator.init(2), np.array([0, 1]), 0)
+    np.testing.assert_array_equal(late, fresh)
+
+
+def test_a_round_costs_the_participants_only() -> None:
+    estimator = FedAU()
+    state = estimator.init(1_000_000)
+    before = {name: column.copy() for name, column in state.columns.items()}
+    estimator.observe(state, np.arange(10), 0)
+    for name, column in state.columns.items():
+        assert (column[10:] == before[name][10:]).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: FedAU(cutoff=0), "cutoff = 0"),
+        (lambda: FedAU(cutoff=2.5), "cutoff = 2.5"),  # type: ignore[arg-type]
+        (lambda: Known([0.5, 0.0]), r"p\[1\] = 0.0"),
+        (lambda: Known(1.5), "p"),
+        (lambda: Known(float("nan")), "p"),
+        (lambda: Known([0.5, 0.5]).init(3), "num_clients = 3"),
+        (lambda: Known([0.5, 0.5]).grow(Known([0.5, 0.5]).init(2), 3), "num_clients = 3"),
+        (lambda: BetaFrequency(prior_a=0.0), "prior_a"),
+        (lambda: BetaFrequency(prior_b=-1.0), "prior_b"),
+        (lambda: Forgetting(decay=1.0), "decay = 1.0"),
+        (lambda: Forgetting(decay=0.0), "decay = 0.0"),
+        (lambda: Forgetting(prior_a=0.0), "prior_a"),
+        (lambda: Capped(FedAU(), 0.5), "max_weight = 0.5"),
+        (lambda: Capped("fedau", 5.0), "estimator = 'fedau'"),  # type: ignore[arg-type]
+        (lambda: FedAU().init(0), "num_clients = 0"),
+        (lambda: FedAU().grow(FedAU().init(3), 2), "num_clients = 2"),
+        (lambda: FedAU().observe(FedAU().init(3), [3], 0), r"participants\[0\] = 3"),
+        (lambda: FedAU().observe(FedAU().init(3), [1, 1], 0), "participants"),
+        (lambda: FedAU().observe(FedAU().init(3), [1], 1), "round = 1.*the next is 0"),
+        (lambda: FedAU().probabilities(FedAU().init(3), [-1]), r"clients\[0\] = -1"),
+        (lambda: FedAU().probabilities(BetaFrequency().init(3), [0]), "a state of FedAU"),
+        (lambda: EstimatorState.from_arrays({"round": np.array([1])}), "num_clients"),
+        (
+            lambda: EstimatorState.from_arrays(
+                {"round": np.array([1]), "num_clients": np.array([2]), "count": np.zeros(3)}
+            ),
+            "count",
+        ),
+    ],
+)
+def test_bad_input_names_the_argument(make: Callable[[], object], argument: str) -> None:
+    with pytest.raises(InvalidInput, match=argument):
+        make()
+
+
+def test_a_refused_round_changes_nothing() -> None:
+    estimator = FedAU()
+    state = estimator.init(3)
+    estimator.observe(state, [1], 0)
+    before = state.arrays()
+    for participants, t in [([5], 1), ([0], 0), ([0], 2)]:
+        with pytest.raises(InvalidInput):
+            estimator.observe(state, participants, t)
+    for name, array in state.arrays().items():
+        np.testing.assert_array_equal(array, before[name])

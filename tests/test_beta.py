@@ -1,0 +1,170 @@
+"""β that chooses itself: its closed form, its unbiasedness in time, and what it earns on Figure 1's problem."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedstale as fs
+from fedstale import beta as betas
+from fedstale import theory
+from fedstale.tasks.quadratic import Quadratic
+from tests.two_clients import K, P, TwoClients
+
+N, D = 6, 9
+CAME = np.random.default_rng(0).random((4000, 40)) < P[1]
+
+
+def test_auto_equals_its_closed_form() -> None:
+    """β of round t from all pairs (Δ_i, h_i) of rounds before t, and from nothing of round t itself."""
+    rng = np.random.default_rng(3)
+    p = np.array([1.0, 0.9, 0.7, 0.4, 0.3, 0.2])
+    alpha = rng.dirichlet(np.ones(N))
+    rule = fs.FedStale(beta="auto")
+    state = rule.init(fs.Federation(N, D, weights=alpha, probabilities=p), memory="ram:float64")
+    inner = norm = 0.0
+    h = np.zeros((N, D))
+    drift = rng.normal(size=(N, D))
+    for t in range(60):
+        who = np.flatnonzero(rng.random(N) < p)
+        updates = drift + rng.normal(size=(N, D))
+        rule.combine(state, fs.Round(t, who, updates[who]))
+        assert state.report["beta"] == pytest.approx(0.0 if norm == 0 else np.clip(inner / norm, 0, 1))
+        for i in who:
+            weight = alpha[i] ** 2 * (1 - p[i]) / p[i]
+            inner += weight * updates[i] @ h[i]
+            norm += weight * h[i] @ h[i]
+            h[i] = updates[i]
+    assert 0.1 < state.report["beta"] < 0.9
+
+
+def test_auto_minimises_the_variance_formula() -> None:
+    """With one past round, β̂ is the minimiser of Σ α²ω‖Δ − βh‖² over the clients seen."""
+    rng = np.random.default_rng(4)
+    h, g, p = rng.normal(size=(N, D)) + 1, rng.normal(size=(N, D)) + 1, np.linspace(0.2, 0.9, N)
+    rule = fs.FedStale(beta="auto")
+    state = rule.init(fs.Federation(N, D, probabilities=p), memory="ram:float64")
+    rule.combine(state, fs.Round(0, np.arange(N), h))
+    rule.combine(state, fs.Round(1, np.arange(N), g))
+    rule.combine(state, fs.Round(2, [], []))
+    grid = np.linspace(0, 1, 2001)
+    noise = [np.sum((1 - p) / p * np.sum((g - b * h) ** 2, 1)) for b in grid]
+    assert state.report["beta"] == pytest.approx(grid[int(np.argmin(noise))], abs=1e-3)
+
+
+def test_forgetting_follows_a_change() -> None:
+    """Updates that turn from repeating themselves to pure noise: β falls, and faster when the past is forgotten."""
+    last = {}
+    for forget in (1.0, 0.8):
+        rng = np.random.default_rng(5)
+        rule = fs.FedStale(beta=betas.Auto(forget=forget))
+        state = rule.init(fs.Federation(2, 50, probabilities=0.5), memory="ram:float64")
+        for t in range(60):
+            rule.combine(state, fs.Round(t, [0, 1], np.ones((2, 50)) if t < 30 else rng.normal(size=(2, 50))))
+        last[forget] = state.report["beta"]
+    assert last[0.8] < 0.1 < last[1.0]
+
+
+def test_per_client_learns_each_client() -> None:
+    """One client repeats itself, one sends noise: their β_i go to 1 and to 0."""
+    rng = np.random.default_rng(6)
+    rule = fs.FedStale(beta="auto-per-client")
+    state = rule.init(fs.Federation(2, 200, probabilities=0.5), memory="ram:float64")
+    for t in range(40):
+        rule.combine(state, fs.Round(t, [0, 1], np.stack([np.ones(200), rng.normal(size=200)])))
+    own = state.clients["beta/value"]
+    assert own[0] == pytest.approx(1.0)
+    assert own[1] < 0.1
+    stale = state.memory.rows([0, 1])
+    assert rule.combine(state, fs.Round(40, [], [])) == pytest.approx((own[:, None] * stale).sum(0) / 2)
+
+
+def test_theory_follows_the_guidelines_online() -> None:
+    """More heterogeneous data raise β*, more noise lowers it (guideline A), seen through estimated moments."""
+
+    def last_beta(heterogeneity: float, noise: float, p_min: float) -> float:
+        rng = np.random.default_rng(8)
+        optimum = heterogeneity * rng.normal(size=(8, 40))
+        p = np.repeat([1.0, p_min], 4)
+        rule = fs.FedStale(beta="theory")
+        state = rule.init(fs.Federation(8, 40, probabilities=p))
+        for t in range(200):
+            who = np.flatnonzero(rng.random(8) < p)
+            rule.combine(state, fs.Round(t, who, (optimum + noise * rng.normal(size=(8, 40)))[who]))
+        return state.report["beta"]
+
+    assert last_beta(2.0, 0.1, 0.5) > last_beta(0.2, 0.1, 0.5) > last_beta(0.2, 1.0, 0.5)
+    assert last_beta(2.0, 0.1, 0.5) > last_beta(2.0, 0.1, 0.05)
+
+
+def test_theory_with_given_moments_is_the_minimiser_of_the_bound() -> None:
+    p = np.array([1.0, 0.3, 0.1])
+    rule = fs.FedStale(beta=betas.Theory(sigma2_over_K=0.2, sigma_g2=3.0, drift=0.001))
+    state = rule.init(fs.Federation(3, 2, probabilities=p))
+    rule.combine(state, fs.Round(0, [], []))
+    assert state.report["beta"] == theory.optimal_beta_from_moments(0.2, 3.0, p, drift=0.001)
+
+
+def test_schedules() -> None:
+    for spec in ({0: 1.0, 10: 0.5}, lambda t: 1.0 - t / 20):
+        rule = fs.FedStale(beta=spec)
+        state = rule.init(fs.Federation(2, 2))
+        rule.combine(state, fs.Round(5, [], []))
+        assert state.report["beta"] == pytest.approx(0.75)
+    wrong = fs.FedStale(beta=lambda t: 7.0)
+    state = wrong.init(fs.Federation(2, 2))
+    with pytest.raises(fs.InvalidInput, match="beta of round 3 = 7"):
+        wrong.combine(state, fs.Round(3, [], []))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: betas.Auto(forget=0.0), "forget = 0.0"),
+        (lambda: betas.Auto(start=2.0), "start = 2.0"),
+        (lambda: betas.Theory(sigma_g2=1.0), "given together"),
+        (lambda: betas.Theory(sigma_g2=-1.0, sigma2_over_K=1.0), r"sigma_g2 = -1.0"),
+        (lambda: betas.make(None), "beta = None"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_input(call: Any, message: str) -> None:
+    with pytest.raises(fs.InvalidInput, match=message):
+        call()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, "auto"])
+def test_library_and_second_opinion_agree(beta: float | str) -> None:
+    problem, lr = Quadratic.figure1(), 0.003
+    second = TwoClients(lr, None if beta == "auto" else float(beta), CAME[:700, :1])
+    second.run(keep=True)
+    rule = fs.FedStale(beta=beta)
+    state = rule.init(fs.Federation(2, 2, probabilities=P), memory="ram:float64", model=problem.start)
+    for t in range(700):
+        who = np.array([0, 1] if CAME[t, 0] else [0])
+        assert state.model is not None
+        rule.step(state, fs.Round(t, who, problem.local_updates(state.model, who, K, lr)))
+        assert state.model == pytest.approx(second.models[t][0], rel=1e-9)
+        assert state.report["beta"] == pytest.approx(second.betas[t][0], rel=1e-9)
+    assert CAME[:700, 0].sum() > 3
+
+
+@functools.cache
+def mean_excess(lr: float, beta: float | None) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.nan_to_num(TwoClients(lr, beta, CAME).run().mean(), nan=np.inf))
+
+
+@pytest.mark.parametrize("lr", [0.0003, 0.001, 0.002, 0.003, 0.005])
+def test_auto_is_within_five_percent_of_the_best_constant(lr: float) -> None:
+    """Mean excess loss over 4000 rounds and 40 runs, p = (1, 0.01), at rates at which some β is stable."""
+    best = min(mean_excess(lr, beta) for beta in (0.0, 0.2, 0.5, 0.8, 1.0))
+    assert mean_excess(lr, None) <= 1.05 * best
+
+
+def test_auto_stays_bounded_where_every_constant_above_zero_diverges() -> None:
+    lr = 0.008
+    assert all(mean_excess(lr, beta) > 1e6 for beta in (0.2, 0.5, 0.8, 1.0))
+    assert mean_excess(lr, None) < 1.1 * mean_excess(lr, 0.0) < 20
