@@ -17,16 +17,20 @@ class InvalidInput(ValueError):
     """A wrong argument. Nothing was changed."""
 
 
+class NonFinite(InvalidInput):
+    """An update holds NaN or Inf, or numbers too large to be added."""
+
+
 class UnknownName(InvalidInput):
     """A name that no registry knows."""
 
 
-def fail(argument: str, value: object, allowed: str) -> InvalidInput:
+def fail(argument: str, value: object, allowed: str, kind: type[InvalidInput] = InvalidInput) -> InvalidInput:
     """Build the error for a wrong argument (raise what it returns)."""
     text = repr(value)
     if len(text) > 120:
         text = text[:117] + "..."
-    return InvalidInput(f"{argument} = {text}: {allowed}")
+    return kind(f"{argument} = {text}: {allowed}")
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:

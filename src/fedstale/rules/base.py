@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..checks import Float, fail, number
+from ..checks import Float, NonFinite, fail, number
 from ..federation import CheckedRound, Federation, Round, check_round, like
 from ..state import State
 
@@ -34,6 +34,9 @@ class Rule(ABC):
     """Whether the rule keeps one row per client on the server."""
     unbiased: ClassVar[bool] = False
     """Whether E[Δ] = Σ α_i Δ_i whatever the p_i are."""
+    upload: ClassVar[int] = 1
+    download: ClassVar[int] = 1
+    """Vectors of length d that a participant sends and receives in a round."""
 
     def __post_init__(self) -> None:
         number("server_lr", self.server_lr, 0.0, open_low=True)
@@ -107,5 +110,5 @@ def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
         bad = np.flatnonzero(~np.isfinite(row))
         if bad.size:
             value = float(row[bad[0]])
-            raise fail(f"update of client {client}", value, f"must be finite (parameter {bad[0]}); round refused")
-    raise fail("updates", "finite numbers whose weighted sum overflows", "must be small enough to be added")
+            raise fail(f"update of client {client}", value, f"must be finite (parameter {bad[0]}); round refused", NonFinite)
+    raise fail("updates", "finite numbers whose weighted sum overflows", "must be small enough to be added", NonFinite)

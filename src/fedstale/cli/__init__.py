@@ -1,0 +1,5 @@
+"""The command line: thin. Parse, call, print."""
+
+from .app import main
+
+__all__ = ["main"]

@@ -1,0 +1,108 @@
+"""`fedstale advise`: from a log or given probabilities, whether keeping stale updates is worth it."""
+
+from __future__ import annotations
+
+import json as jsons
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from ..checks import InvalidInput, fail
+from .options import Json
+
+if TYPE_CHECKING:
+    from ..advice import Advice
+    from ..participation import Frequencies
+
+
+def advise(
+    log: Annotated[
+        Path | None, typer.Argument(help="Participation log: a CSV file with the columns round,client.")
+    ] = None,
+    p: Annotated[
+        str | None, typer.Option("--p", help='Probabilities instead of a log: "1,1,0.1" or "12x1,12x0.1".')
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients, if some never came.")] = None,
+    params: Annotated[int, typer.Option(help="Parameters of the model, for the storage.")] = 421_642,
+    correlation: Annotated[
+        float, typer.Option(help="How much of an update is still true when its client returns.")
+    ] = 0.5,
+    json: Json = False,
+) -> None:
+    """Say what p_i, β and storage a federation needs, and whether stale updates are worth keeping."""
+    from ..advice import advise as think
+    from ..participation import Trace, frequencies
+
+    if (log is None) == (p is None):
+        raise InvalidInput("give a participation log or --p, one of the two")
+    intervals = None
+    never = 0
+    if log is not None:
+        intervals = frequencies(Trace.from_csv(log, num_clients=clients))
+        values = intervals.probabilities
+        never = int((values == 0).sum())
+        if never == len(values):
+            raise InvalidInput(f"nobody ever came in {log}")
+        values = values[values > 0]
+    else:
+        values = np.array(_parse(p or ""))
+    advice = think(values, params, correlation)
+    if json:
+        typer.echo(jsons.dumps({**asdict(advice), "never_seen": never}))
+        return
+    _show(advice, intervals, never)
+
+
+def _parse(text: str) -> list[float]:
+    values: list[float] = []
+    for part in text.split(","):
+        count, times, value = part.strip().rpartition("x")
+        try:
+            values += [float(value)] * (int(count) if times else 1)
+        except ValueError:
+            raise fail("--p", text, 'must be numbers such as "1,1,0.1" or "12x1,12x0.1"') from None
+    return values
+
+
+def _show(advice: Advice, intervals: Frequencies | None, never: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if intervals is not None:
+        table = Table(title="participation, with 95 % confidence intervals")
+        for heading in ("client", "p̂", "from", "to"):
+            table.add_column(heading, justify="right")
+        order = np.argsort(intervals.probabilities, kind="stable")
+        shown = order if len(order) <= 24 else np.concatenate([order[:12], order[-12:]])
+        for client in shown:
+            row = (intervals.probabilities[client], intervals.low[client], intervals.high[client])
+            table.add_row(str(client), *(f"{value:.4f}" for value in row))
+        if len(order) > 24:
+            table.caption = f"the 12 rarest and the 12 most frequent of {len(order)}"
+        console.print(table)
+        if never:
+            console.print(f"{never} clients never came: no rule can serve them without bias; they are left out below.")
+    console.print(
+        f"N = {advice.num_clients}   p_avg = {advice.p_avg:.4g}   p_min = {advice.p_min:.4g}   "
+        f"p_avg/p_min = {advice.ratio:.4g}   1/p_var = {advice.inverse_p_var:.4g}"
+    )
+    table = Table(title=f"participation noise of Δ, updates of length 1, stale ones {advice.correlation:.0%} true")
+    table.add_column("rule")
+    table.add_column("variance", justify="right")
+    for name, value in advice.variance.items():
+        table.add_row(name, f"{value:.4g}")
+    console.print(table)
+    table = Table(title="β* of the paper's bound")
+    table.add_column("σ_g² in units of σ²/K", justify="right")
+    table.add_column("β*", justify="right")
+    for heterogeneity, beta in advice.theory_beta.items():
+        table.add_row(f"{heterogeneity:g}", f"{beta:.3f}")
+    console.print(table)
+    console.print(
+        "server storage: " + ", ".join(f"{size / 1e6:,.1f} MB as {name}" for name, size in advice.storage.items())
+    )
+    console.print(f"\n[bold]{advice.sentence}[/]")

@@ -1,0 +1,67 @@
+"""`fedstale`: the commands, and how every error becomes one clear line."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..checks import InvalidInput
+from . import advise, compare, data, flower, run, runs
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated learning with devices that show up unevenly: fresh and stale updates, mixed without bias.",
+)
+app.command("compare")(compare.compare)
+app.command("run")(run.run)
+app.command("resume")(run.resume)
+app.command("advise")(advise.advise)
+app.add_typer(runs.app, name="runs")
+app.add_typer(data.app, name="data")
+app.add_typer(flower.app, name="flower")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedstale {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedstale(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning with devices that show up unevenly."""
+
+
+def main() -> None:
+    """Run a command; a wrong input is one line on standard error and exit code 2, never a traceback."""
+    try:
+        app()
+    except InvalidInput as error:
+        _complain(str(error))
+    except ModuleNotFoundError as error:
+        extra = {"torch": "sim", "sklearn": "sim", "matplotlib": "sim", "platformdirs": "sim", "flwr": "flower"}
+        package = (error.name or "").partition(".")[0]
+        if package not in extra:
+            raise
+        _complain(f"this command needs {package}: pip install 'fedstale[{extra[package]}]'")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):
+            raise
+        _complain(f"{error.strerror}: {error.filename or 'while writing'}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _complain(message: str) -> None:
+    typer.secho(f"fedstale: {' '.join(message.split())}", fg=typer.colors.RED, err=True)
+    sys.exit(2)

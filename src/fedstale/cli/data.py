@@ -1,0 +1,50 @@
+"""`fedstale data`: which data sets there are, where they lie, fetching one."""
+
+from __future__ import annotations
+
+import json as jsons
+from typing import Annotated
+
+import typer
+
+from .options import Json
+
+app = typer.Typer(no_args_is_help=True, help="Data sets: list, fetch, where.")
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List the data sets and whether they are here already."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..tasks import data
+
+    rows = data.available()
+    if json:
+        typer.echo(jsons.dumps([row._asdict() if hasattr(row, "_asdict") else vars(row) for row in rows], default=str))
+        return
+    table = Table()
+    for heading in ("data set", "train", "test", "here"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(
+            row.name, f"{row.train:,}", f"{row.test:,}", "yes" if row.cached else "no: fedstale data fetch " + row.name
+        )
+    Console().print(table)
+
+
+@app.command()
+def fetch(name: Annotated[str, typer.Argument(help="The data set.")]) -> None:
+    """Fetch a data set, verify it and keep it in the cache."""
+    from ..tasks import data
+
+    typer.echo(f"{name}: {data.fetch(name)}")
+
+
+@app.command()
+def where() -> None:
+    """Print the folder in which data sets are kept (FEDSTALE_DATA changes it)."""
+    from ..tasks import data
+
+    typer.echo(data.where())

@@ -1,0 +1,34 @@
+"""`fedstale flower …`: what helps to put a federation on Flower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Flower: apps that use fedstale's strategies.")
+
+
+@app.callback()
+def flower() -> None:
+    """Flower: apps that use fedstale's strategies."""
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="Where to write the app: a new or empty folder.")],
+    name: Annotated[str | None, typer.Option(help="The app's name; default: the folder's.")] = None,
+) -> None:
+    """Write a complete Flower app that learns digits with FedStale."""
+    from ..checks import InvalidInput
+    from ..flower.scaffold import new as write
+
+    try:
+        files = write(folder, name=name)
+    except InvalidInput as error:
+        typer.secho(str(error), err=True, fg=typer.colors.RED)
+        raise typer.Exit(2) from None
+    for file in files:
+        typer.echo(file)
+    typer.echo(f"\nTry it: cd {folder} && flwr run . local --stream")

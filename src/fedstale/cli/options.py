@@ -1,0 +1,99 @@
+"""Options that several commands share: one per setting of a run, made from `Settings` itself."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Union, get_args, get_origin
+
+import typer
+
+from ..checks import fail
+from ..simulation.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+StorePath = Annotated[
+    Path | None, typer.Option("--store", help="Folder of the store; default FEDSTALE_STORE or ./fedstale-runs.")
+]
+
+
+def screen() -> Console:
+    """Return the console for tables: as wide as the terminal, and wide enough for a file or a pipe."""
+    from rich.console import Console
+
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=140)
+
+
+def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per setting; what the user set arrives as the keyword `changes`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "changes"]
+        names = [name for name in Settings.model_fields if name not in leave_out]
+        made = [_option(name) for name in names]
+
+        def wrapper(**given: Any) -> None:
+            changes = {name: _value(name, given.pop(name)) for name in names if given.get(name) not in (None, [])}
+            command(changes=changes, **{key: value for key, value in given.items() if key not in names})
+
+        wrapper.__doc__ = command.__doc__
+        wrapper.__name__ = command.__name__
+        wrapper.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in (*own, *made)}
+        return wrapper
+
+    return decorate
+
+
+def _option(name: str) -> inspect.Parameter:
+    field = Settings.model_fields[name]
+    flag = f"--{name.replace('_', '-')}"
+    kind = _plain_type(field.annotation)
+    default = field.get_default(call_default_factory=True)
+    described = (field.description or "").replace("[", r"\[")
+    text = described if default in (None, {}, "") else f"{described} (default {default})"
+    if kind is dict:
+        flag, kind, text = flag.removesuffix("s"), list[str], f"NAME=VALUE: {described}"
+    elif kind is bool:
+        flag = f"{flag}/--no-{name.replace('_', '-')}"
+    annotation: Any = Annotated[Optional[kind], typer.Option(flag, help=text, show_default=False)]  # noqa: UP045
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _plain_type(annotation: Any) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        return str if str in parts else parts[0]
+    if get_origin(annotation) is not None and get_origin(annotation) is not dict:
+        return str  # a Literal: pydantic names the choices
+    return dict if get_origin(annotation) is dict else annotation
+
+
+def _value(name: str, given: Any) -> Any:
+    if name == "beta":
+        return number_or_text(given)
+    if _plain_type(Settings.model_fields[name].annotation) is dict:
+        pairs = {}
+        for item in given:
+            key, equals, value = item.partition("=")
+            if not equals:
+                raise fail(name, item, "must have the form NAME=VALUE")
+            pairs[key.replace("-", "_")] = number_or_text(value)
+        return pairs
+    return given
+
+
+def number_or_text(text: str) -> float | int | str:
+    """Read a number where there is one: β and options may be either."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

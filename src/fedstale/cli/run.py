@@ -1,0 +1,169 @@
+"""`fedstale run` and `fedstale resume`: one run, kept in the store, that survives being killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..checks import InvalidInput
+from ..simulation.settings import Settings, from_toml, settings, to_toml
+from .options import Json, StorePath, with_settings
+
+if TYPE_CHECKING:
+    from ..store import Run, Store
+
+
+@with_settings("task")
+def run(
+    target: Annotated[
+        str, typer.Argument(help="A task (digits-mlp, mnist-cnn, …) or a TOML file of settings.")
+    ] = "digits-mlp",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run of these settings, if one was begun.")
+    ] = False,
+    store: StorePath = None,
+    name: Annotated[str | None, typer.Option(help="What the run is called.")] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
+    save_config: Annotated[Path | None, typer.Option(help="Write the settings to this TOML file and stop.")] = None,
+    tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard events.")] = None,
+    mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI, such as file:./mlruns.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Json = False,
+    *,
+    changes: dict[str, Any],
+) -> None:
+    """Run one federation and keep it in the store."""
+    from_file = target.endswith(".toml")
+    chosen = from_toml(Path(target), **changes) if from_file else settings(task=target, **changes)
+    if save_config is not None:
+        save_config.write_text(to_toml(chosen), encoding="utf-8")
+        typer.echo(f"settings written to {save_config}: fedstale run {save_config}")
+        return
+    from ..store import Store
+
+    with Store.open(store) as opened:
+        begun = _begun(opened, chosen) if resume else None
+        if begun is not None and begun.info().status == "finished":
+            typer.echo(f"run {begun.id} of these settings is finished: fedstale runs show {begun.id}")
+            return
+        kept = opened.resume(begun.id) if begun is not None else None
+        if kept is None:
+            kept = opened.start(chosen.record(), name=name or chosen.label, rounds_total=chosen.total_rounds)
+        trackers = {"tensorboard": tensorboard, "mlflow": mlflow}
+        _go(
+            opened,
+            kept,
+            chosen,
+            resumed=begun is not None,
+            every=checkpoint_every,
+            quiet=quiet or json,
+            trackers=trackers,
+        )
+        _tell(opened.run(kept.id), as_json=json)
+
+
+def resume(
+    which: Annotated[str | None, typer.Argument(help="The run; default: the last one that was interrupted.")] = None,
+    store: StorePath = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Go on with an interrupted run, with the same bits as if nothing had happened."""
+    from ..store import Store
+
+    with Store.open(store, create=False) as opened:
+        if which is None:
+            waiting = opened.runs(status="interrupted")
+            if not waiting:
+                raise InvalidInput("no run was interrupted: fedstale runs list")
+            which = max(waiting, key=lambda info: info.updated).id
+        info = opened.run(which).info()
+        if info.status == "finished":
+            typer.echo(f"run {info.id} is finished: fedstale runs show {info.id}")
+            return
+        kept = opened.resume(info.id)
+        _go(
+            opened,
+            kept,
+            settings(**info.config),
+            resumed=True,
+            every=checkpoint_every,
+            quiet=quiet or json,
+            trackers={},
+        )
+        _tell(opened.run(info.id), as_json=json)
+
+
+def _begun(store: Store, chosen: Settings) -> Run | None:
+    return store.find(chosen.record(), status="interrupted") or store.find(chosen.record(), status="finished")
+
+
+def _go(
+    store: Store,
+    kept: Run,
+    chosen: Settings,
+    *,
+    resumed: bool,
+    every: int,
+    quiet: bool,
+    trackers: dict[str, str | None],
+) -> None:
+    """Build the simulation, from its checkpoint when there is one, and run it to the end."""
+    from ..simulation import MLflow, StoreRun, TensorBoard, build
+    from .progress import RoundProgress
+
+    continues = resumed and (kept.checkpoint / "state.safetensors").exists()
+    callbacks: list[Any] = [StoreRun(kept, every)]
+    if trackers.get("tensorboard"):
+        callbacks.append(TensorBoard(str(trackers["tensorboard"])))
+    if trackers.get("mlflow"):
+        callbacks.append(MLflow(str(trackers["mlflow"]), params=chosen.record()))
+    if not quiet:
+        callbacks.append(RoundProgress(chosen.label, chosen.total_rounds))
+    try:
+        if not continues:
+            _clear(kept.folder / "memory")
+        simulation = build(chosen, callbacks=callbacks, folder=kept.folder, resume=continues, progress=not quiet)
+        kept.truncate(simulation.state.round - 1)
+    except BaseException:
+        kept.release()
+        if not resumed:
+            store.delete(kept.id)
+        raise
+    if not quiet:
+        verb = f"resumed at round {simulation.state.round}" if continues else "started"
+        typer.echo(
+            f"run {kept.id} {verb}: {chosen.task}, {chosen.label}, {chosen.total_rounds} rounds, seed {chosen.seed}"
+        )
+    try:
+        simulation.run()
+    except KeyboardInterrupt:
+        done = simulation.state.round
+        typer.echo(f"\ninterrupted after round {done} of {chosen.total_rounds}; go on with: fedstale resume {kept.id}")
+        raise
+    finally:
+        simulation.state.close()
+
+
+def _clear(folder: Path) -> None:
+    """Remove rows of a run that was killed before its first checkpoint."""
+    for file in folder.glob("*.rows"):
+        file.unlink()
+
+
+def _tell(kept: Run, *, as_json: bool) -> None:
+    info = kept.info()
+    if as_json:
+        typer.echo(json.dumps({"id": info.id, "status": info.status, "rounds": info.rounds_done, **info.summary}))
+        return
+    parts = [
+        f"{key} {info.summary[key]:.4g}"
+        for key in ("accuracy", "test_loss", "excess_loss", "beta")
+        if key in info.summary
+    ]
+    note = f" ({info.message})" if info.message else ""
+    typer.echo(f"run {info.id} {info.status}{note} after {info.rounds_done} rounds: {', '.join(parts)}")

@@ -1,0 +1,119 @@
+"""The picture of a comparison: curves, who came, and how old the memory is. Matplotlib, no window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .simulation import Comparison
+
+# Colour-blind safe (Okabe & Ito), the same method always in the same colour.
+COLOURS = {
+    "FedAvg": "#999999",
+    "U-FedAvg": "#E69F00",
+    "FedVARP": "#56B4E9",
+    "U-FedVARP": "#0072B2",
+    "FedStale β=0.5": "#CC79A7",
+    "FedStale β=auto": "#D55E00",
+}
+MORE = ["#009E73", "#F0E442", "#000000", "#8C564B", "#9467BD", "#17BECF"]
+
+
+def pyplot() -> Any:
+    """Matplotlib without a window, with the house style."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(
+        {
+            "figure.dpi": 120,
+            "savefig.dpi": 150,
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.25,
+            "legend.frameon": False,
+            "svg.hashsalt": "fedstale",
+        }
+    )
+    return plt
+
+
+def colour(label: str, place: int) -> str:
+    """A method's colour."""
+    return COLOURS.get(label, MORE[place % len(MORE)])
+
+
+def save(figure: Any, stem: Path) -> list[Path]:
+    """Write PNG and SVG, without the date: the same run gives the same file."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    figure.savefig(paths[0], bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
+    pyplot().close(figure)
+    return paths
+
+
+def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
+    """Learning curves over all clients and over the rare group, participation raster, staleness."""
+    plt = pyplot()
+    metric = comparison.metric
+    grouped = metric == "accuracy"
+    figure, axes = plt.subplot_mosaic(
+        [["all", "rare" if grouped else "all"], ["raster", "age"]],
+        figsize=(10.5, 6.4),
+        height_ratios=[1.5, 1],
+        layout="constrained",
+    )
+    _curves(axes["all"], comparison, metric)
+    if grouped:
+        axes["all"].set_title("test accuracy, all clients")
+        axes["rare"].sharey(axes["all"])
+        _curves(axes["rare"], comparison, "accuracy_group1")
+        axes["rare"].set_title("test accuracy, rare clients")
+    else:
+        axes["all"].set(title="excess loss F(w) − F(w*)", yscale="log")
+    first = next(iter(next(iter(comparison.results.values())).values()))
+    _raster(axes["raster"], first.participants, comparison.settings.num_clients)
+    _ages(axes["age"], first.metrics)
+    axes["all"].legend(loc="best", fontsize=8)
+    chosen, seeds = comparison.settings, len(comparison.seeds)
+    figure.suptitle(
+        f"{chosen.task}: {chosen.num_clients} clients, rare half comes with p = {chosen.p_min:g}, "
+        f"label swap {chosen.swap:g}, {seeds} seed{'s' if seeds > 1 else ''} (mean ± standard error)",
+        fontsize=10,
+    )
+    return save(figure, stem)
+
+
+def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
+    for place, (method, runs) in enumerate(comparison.results.items()):
+        if all(metric not in run.metrics for run in runs.values()):
+            continue
+        rounds, mean, error = comparison.curve(method, metric)
+        shade = colour(method.label, place)
+        axis.plot(rounds, mean, label=method.label, color=shade, linewidth=1.6)
+        axis.fill_between(rounds, mean - error, mean + error, color=shade, alpha=0.15, linewidth=0)
+    axis.set_xlabel("round")
+
+
+def _raster(axis: Any, participants: list[Any], num_clients: int) -> None:
+    rounds = np.concatenate([np.full(len(who), t) for t, who in enumerate(participants)] or [np.empty(0)])
+    clients = np.concatenate(participants or [np.empty(0)])
+    axis.scatter(rounds, clients, s=3, marker="s", color="#0072B2", linewidths=0)
+    axis.set(title="who came (first seed)", xlabel="round", ylabel="client", ylim=(num_clients - 0.5, -0.5))
+    axis.grid(visible=False)
+
+
+def _ages(axis: Any, metrics: dict[str, Any]) -> None:
+    rounds = np.arange(1, len(metrics["staleness_max"]) + 1)
+    axis.fill_between(rounds, metrics["staleness_max"], color="#D55E00", alpha=0.25, linewidth=0, label="oldest")
+    axis.plot(rounds, metrics["staleness_mean"], color="#D55E00", linewidth=1.2, label="mean")
+    axis.set(title="age of the remembered updates (first seed)", xlabel="round", ylabel="rounds")
+    axis.legend(loc="best", fontsize=8)

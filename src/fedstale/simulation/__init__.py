@@ -1,0 +1,32 @@
+"""The round loop: simulations that can be stepped, killed and resumed."""
+
+from .build import build
+from .callbacks import EarlyStop, MLflow, StoreRun, TensorBoard
+from .comparison import Comparison, Method, compare
+from .loop import Callback, Evaluation, Record, Simulation, Trainer
+from .run import Result, describe, result, simulate
+from .settings import Settings, from_toml, settings, to_toml
+
+__all__ = [
+    "Callback",
+    "Comparison",
+    "EarlyStop",
+    "Evaluation",
+    "MLflow",
+    "Method",
+    "Record",
+    "Result",
+    "Settings",
+    "Simulation",
+    "StoreRun",
+    "TensorBoard",
+    "Trainer",
+    "build",
+    "compare",
+    "describe",
+    "from_toml",
+    "result",
+    "settings",
+    "simulate",
+    "to_toml",
+]

@@ -1,0 +1,178 @@
+"""From settings to a simulation: the names of a config become the objects that do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import participation as who
+from .. import rules
+from ..checks import InvalidInput, fail, unknown
+from ..federation import Federation
+from ..state import State
+from ..tasks.quadratic import Quadratic
+from .loop import Callback, Simulation, Trainer
+from .settings import Settings
+from .trainers import EngineTrainer, QuadraticTrainer
+
+if TYPE_CHECKING:
+    from ..tasks import Task
+
+ENGINE = "engine"
+
+
+def make_rule(chosen: Settings) -> rules.Rule:
+    """Make the rule; β goes to a rule that has one."""
+    options: dict[str, Any] = {"server_lr": chosen.server_lr}
+    if chosen.beta is not None:
+        options["beta"] = chosen.beta
+    return rules.make(chosen.rule, **options)
+
+
+def make_participation(chosen: Settings) -> who.Participation:
+    """Make availability and selection."""
+    options = {"num_clients": chosen.num_clients, **chosen.participation_options}
+    if chosen.participation in ("two-groups", "bernoulli", "markov", "correlated") and "p" not in options:
+        options["p_min"] = chosen.p_min
+    process = who.make(chosen.participation, **options)
+    return who.Participation(process, who.make_selection(chosen.selection, **chosen.selection_options))
+
+
+def make_estimator(chosen: Settings, participation: who.Participation) -> who.Estimator:
+    """Make the source of the p_i; the known ones are those of the participation process."""
+    if chosen.probabilities == "known":
+        return who.Known(participation.probabilities())
+    return who.make_estimator(chosen.probabilities)
+
+
+def make_task(chosen: Settings, participation: who.Participation, *, progress: bool = True) -> Task | Quadratic:
+    """Make the task; the rare clients of the participation process are the ones whose labels are swapped."""
+    if chosen.task == "quadratic":
+        return Quadratic.figure1() if chosen.num_clients == 2 else Quadratic.random(chosen.num_clients, 10, chosen.seed)
+    from .. import tasks
+    from ..tasks.catalogue import ALIASES
+
+    known = ["quadratic", *tasks.names(), *ALIASES]
+    if chosen.task not in known:
+        raise unknown("task", chosen.task, known)
+    return tasks.make(
+        chosen.task,
+        num_clients=chosen.num_clients,
+        share=chosen.share,
+        partition=chosen.partition,
+        swap=chosen.swap,
+        groups=participation.participation_groups() > 0,
+        seed=chosen.seed,
+        progress=progress,
+        **chosen.partition_options,
+    )
+
+
+def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
+    """Make local training on the task."""
+    if isinstance(task, Quadratic):
+        return QuadraticTrainer(task, chosen.lr or 0.003, chosen.local_steps or 5, seed=chosen.seed)
+    from .. import training
+
+    options: dict[str, Any] = {} if chosen.replacement is None else {"replacement": chosen.replacement}
+    local = training.LocalTraining(
+        lr=chosen.lr or task.default_lr,
+        steps=None if chosen.epochs else chosen.local_steps or task.local_steps,
+        epochs=chosen.epochs,
+        batch_size=chosen.batch_size or task.batch_size,
+        momentum=chosen.momentum,
+        weight_decay=chosen.weight_decay,
+        schedule=chosen.schedule,
+        **options,
+    )
+    made = training.make(
+        task,
+        local,
+        engine=engine or chosen.engine,
+        precision=chosen.precision,
+        device=chosen.device,
+        threads=chosen.threads,
+        seed=chosen.seed,
+    )
+    return EngineTrainer(made, task, chosen.seed)
+
+
+def build(
+    chosen: Settings,
+    *,
+    task: Task | Quadratic | None = None,
+    participation: who.Participation | None = None,
+    rule: rules.Rule | None = None,
+    callbacks: Sequence[Callback] = (),
+    folder: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> Simulation:
+    """Make the simulation that the settings describe; objects that are given stand in for what they name.
+
+    Parameters
+    ----------
+    chosen
+        The settings.
+    task, participation, rule
+        Objects to use instead of those the settings name.
+    callbacks
+        What happens beside the mathematics.
+    folder
+        The run's folder, where memory="disk" lives and where `resume` looks for the checkpoint.
+    resume
+        Go on from the checkpoint in `folder`/checkpoint.
+    progress
+        Whether fetching data shows a progress bar.
+    """
+    participation = participation or make_participation(chosen)
+    rule = rule or make_rule(chosen)
+    estimator = make_estimator(chosen, participation)
+    task = task if task is not None else make_task(chosen, participation, progress=progress)
+    if task.num_clients != participation.num_clients:
+        raise fail("participation", f"{participation.num_clients} clients", f"the task has {task.num_clients}")
+    memory = chosen.memory
+    if memory == "disk" or memory.startswith("disk::"):
+        if folder is None:
+            raise fail("memory", memory, 'without a store the folder must be named: "disk:FOLDER"')
+        memory = f"disk:{folder / 'memory'}{memory.removeprefix('disk').replace('::', ':')}"
+    state = State.load(folder / "checkpoint") if resume and folder is not None else None
+    trainer = make_trainer(chosen, task, None if state is None else _engine_of(state))
+    if state is not None and state.federation.num_params != trainer.num_params:
+        raise InvalidInput(
+            f"checkpoint {folder} holds {state.federation.num_params} parameters, not {trainer.num_params}"
+        )
+    sizes = None if isinstance(task, Quadratic) else task.train.sizes
+    federation = Federation(task.num_clients, trainer.num_params, weights=chosen.weights, sizes=sizes)
+    return Simulation(
+        trainer=trainer,
+        rule=rule,
+        participation=participation,
+        estimator=estimator,
+        federation=federation,
+        rounds=chosen.total_rounds,
+        seed=chosen.seed,
+        memory=memory,
+        evaluate_every=chosen.evaluation_interval,
+        per_client=chosen.per_client,
+        saved=state,
+        callbacks=[KeepEngine(), *callbacks],
+    )
+
+
+class KeepEngine(Callback):
+    """Put the engine that "auto" chose into the state: a resumed run must compute as the first did."""
+
+    def on_round(self, simulation: Simulation, record: Any) -> None:
+        """Write the name once it is known."""
+        engine = getattr(simulation.trainer, "engine", None)
+        if engine is not None and ENGINE not in simulation.state.extras and engine.chosen:
+            simulation.state.extras[ENGINE] = np.frombuffer(engine.chosen.encode(), dtype=np.uint8).copy()
+
+
+def _engine_of(state: State) -> str | None:
+    name = state.extras.get(ENGINE)
+    return None if name is None else bytes(name).decode()

@@ -1,0 +1,130 @@
+"""Callbacks: storing, checkpoints, early stopping, trackers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..checks import InvalidInput, positive_int
+from .loop import Callback, Record, Simulation
+
+if TYPE_CHECKING:
+    from ..store import Run
+
+
+@dataclass
+class StoreRun(Callback):
+    """Keep a run in the store: metrics every round, a checkpoint every `every` rounds and at the end.
+
+    Metrics are committed before the checkpoint that covers them, so a run killed at any moment finds, on resume,
+    metrics for at least the rounds its checkpoint has; `resume` drops the rest.
+    """
+
+    run: Run
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        positive_int("checkpoint_every", self.every)
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """Record, and save when it is time."""
+        clients = None if record.per_client is None else {"accuracy": record.per_client}
+        self.run.record(record.round, record.metrics, participants=record.participants, clients=clients)
+        if (record.round + 1) % self.every == 0:
+            self.save(simulation)
+
+    def save(self, simulation: Simulation) -> None:
+        """Commit the metrics, then write the checkpoint."""
+        self.run.flush()
+        simulation.state.save(self.run.checkpoint)
+
+    def on_end(self, simulation: Simulation, reason: str) -> None:
+        """Save where the run stands and say how it ended; an interrupted run can be resumed."""
+        if reason != "failed":
+            self.save(simulation)
+        status = reason if reason in ("interrupted", "failed") else "finished"
+        self.run.finish(status, "" if reason == status else f"{reason} in round {simulation.state.round}")
+
+
+@dataclass
+class EarlyStop(Callback):
+    """Stop when a metric has not improved by `least` over the last `patience` evaluations."""
+
+    metric: str = "accuracy"
+    patience: int = 10
+    least: float = 0.0
+    larger_is_better: bool = True
+    best: float = field(default=-np.inf, init=False)
+    waited: int = field(default=0, init=False)
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """Count evaluations without progress."""
+        if self.metric not in record.metrics:
+            return
+        value = record.metrics[self.metric] * (1 if self.larger_is_better else -1)
+        if value > self.best + self.least:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+            simulation.stop = self.waited >= self.patience
+
+
+@dataclass
+class TensorBoard(Callback):
+    """Write every metric as a scalar for TensorBoard (extra `track`)."""
+
+    folder: str
+    _writer: Any = field(default=None, init=False, repr=False)
+
+    def on_start(self, simulation: Simulation) -> None:
+        """Open the event file."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InvalidInput("TensorBoard is not installed: pip install 'fedstale[track]'") from None
+        self._writer = SummaryWriter(self.folder)
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """One point per metric."""
+        for name, value in record.metrics.items():
+            self._writer.add_scalar(name, value, record.round)
+
+    def on_end(self, simulation: Simulation, reason: str) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+@dataclass
+class MLflow(Callback):
+    """Log every metric to an MLflow tracking store (extra `track`); by default a local folder, nothing leaves."""
+
+    tracking_uri: str = "file:./mlruns"
+    experiment: str = "fedstale"
+    params: dict[str, Any] = field(default_factory=dict)
+    _client: Any = field(default=None, init=False, repr=False)
+    _run: str = field(default="", init=False, repr=False)
+
+    def on_start(self, simulation: Simulation) -> None:
+        """Create the MLflow run."""
+        try:
+            from mlflow.tracking import MlflowClient
+        except ImportError:
+            raise InvalidInput("MLflow is not installed: pip install 'fedstale[track]'") from None
+        self._client = MlflowClient(self.tracking_uri)
+        found = self._client.get_experiment_by_name(self.experiment)
+        experiment = found.experiment_id if found else self._client.create_experiment(self.experiment)
+        self._run = self._client.create_run(experiment).info.run_id
+        for name, value in self.params.items():
+            self._client.log_param(self._run, name, value)
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """One point per finite metric."""
+        for name, value in record.metrics.items():
+            if np.isfinite(value):
+                self._client.log_metric(self._run, name, value, step=record.round)
+
+    def on_end(self, simulation: Simulation, reason: str) -> None:
+        """Close the MLflow run."""
+        self._client.set_terminated(self._run, "FINISHED" if reason in ("finished", "stopped") else "FAILED")

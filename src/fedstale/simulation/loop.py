@@ -1,0 +1,226 @@
+"""The round loop (Algorithm 1): who comes, what they learned, how it is combined, what it did.
+
+`Simulation` drives the same rule objects as a real federation. Everything that is not mathematics (progress,
+storing, stopping) is a callback.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import Float, NonFinite, positive_int
+from ..federation import Federation, Ints, Round
+from ..participation import Estimator, Participation
+from ..rules import Rule
+from ..state import State
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How good a model is: metrics such as accuracy and loss, and the accuracy of every client (or None)."""
+
+    metrics: Metrics
+    per_client: Float | None = None
+
+
+class Trainer(Protocol):
+    """Local training and evaluation: an engine on a task, or anything that behaves like one."""
+
+    @property
+    def num_params(self) -> int:
+        """D."""
+
+    def initial(self) -> NDArray[Any]:
+        """w_1, shape (d,)."""
+
+    def updates(self, model: NDArray[Any], clients: Ints, round: int) -> NDArray[Any]:
+        """Δ_i = w_t − w_i of the clients, shape (|S|, d)."""
+
+    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+        """How good the model is over all clients' test data."""
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One round: its index, its metrics, who came, and the accuracy per client where it was measured."""
+
+    round: int
+    metrics: Metrics
+    participants: Ints
+    per_client: Float | None = None
+
+
+class Callback:
+    """What happens beside the mathematics. Every hook does nothing until it is overridden."""
+
+    def on_start(self, simulation: Simulation) -> None:
+        """Before the first round of this call of `run`."""
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """After every round."""
+
+    def on_end(self, simulation: Simulation, reason: str) -> None:
+        """After the last round: "finished", "stopped", "diverged", "interrupted" or "failed"."""
+
+
+@dataclass
+class Simulation:
+    """A federation in one process that can be stepped, run, saved and resumed.
+
+    Parameters
+    ----------
+    trainer
+        Local training and evaluation.
+    rule
+        How updates are combined.
+    participation
+        Who shows up and whom the server asks.
+    estimator
+        Where the p_i come from.
+    federation
+        The clients: N, d and the weights α_i.
+    rounds
+        T.
+    seed
+        Decides who comes; the trainer has its own.
+    memory
+        Where stale updates live.
+    evaluate_every
+        Rounds between evaluations; the last round is always evaluated.
+    per_client
+        Whether evaluations keep every client's accuracy.
+    saved
+        A state to go on from.
+    """
+
+    trainer: Trainer
+    rule: Rule
+    participation: Participation
+    estimator: Estimator
+    federation: Federation
+    rounds: int
+    seed: int = 0
+    memory: str = "ram"
+    evaluate_every: int = 1
+    per_client: bool = False
+    saved: InitVar[State | None] = None
+    callbacks: Sequence[Callback] = ()
+    records: list[Record] = field(default_factory=list)
+    stop: bool = False
+    """A callback may set this to end the run after the present round."""
+    state: State = field(init=False)
+
+    def __post_init__(self, saved: State | None) -> None:
+        positive_int("rounds", self.rounds)
+        positive_int("evaluate_every", self.evaluate_every)
+        if saved is not None:
+            self.state = saved
+            return
+        self.state = self.rule.init(self.federation, memory=self.memory, model=self.trainer.initial())
+        self.state.estimator = self.estimator.init(self.federation.num_clients)
+
+    @property
+    def model(self) -> NDArray[Any]:
+        """w_t."""
+        if self.state.model is None:
+            raise RuntimeError("a simulation's state always carries its model")
+        return self.state.model
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds were run."""
+        return self.state.round >= self.rounds
+
+    def step(self) -> Record:
+        """Run one round."""
+        state, t, started = self.state, self.state.round, time.perf_counter()
+        if state.estimator is None:
+            raise RuntimeError("a simulation's state always carries its estimator")
+        clients = self.participation.participants(self.seed, t, state.clients["last_seen"])
+        p = self.estimator.probabilities(state.estimator, clients)
+        metrics = self._before(t, clients)
+        updates = self.trainer.updates(self.model, clients, t)
+        delta = self.rule.step(state, Round(t, clients, updates, probabilities=p))
+        self.estimator.observe(state.estimator, clients, t)
+        metrics["update_norm"] = float(np.linalg.norm(delta))
+        if "beta" in state.report:
+            metrics["beta"] = state.report["beta"]
+        per_client = None
+        if (t + 1) % self.evaluate_every == 0 or t + 1 == self.rounds:
+            metrics["p_error"] = self._p_error(t)
+            evaluation = self.trainer.evaluate(self.model)
+            metrics |= evaluation.metrics
+            per_client = evaluation.per_client if self.per_client else None
+        loss = getattr(self.trainer, "train_loss", None)
+        if loss is not None and len(clients):
+            metrics["train_loss"] = float(loss)
+        metrics["seconds"] = time.perf_counter() - started
+        record = Record(t, metrics, clients, per_client)
+        self.records.append(record)
+        return record
+
+    def _before(self, t: int, clients: Ints) -> Metrics:
+        """What is known before the round: who comes, how old the memory is, what goes over the wire."""
+        last = self.state.clients["last_seen"]
+        age = t - last[last >= 0]
+        vector = self.federation.num_params * self.model.itemsize
+        return {
+            "participants": float(len(clients)),
+            "staleness_mean": float(age.mean()) if age.size else 0.0,
+            "staleness_max": float(age.max(initial=0)),
+            "bytes_up": float(len(clients) * vector * self.rule.upload),
+            "bytes_down": float(len(clients) * vector * self.rule.download),
+        }
+
+    def _p_error(self, t: int) -> float:
+        """Root mean square distance between estimated and true p; NaN where the true one is not known."""
+        if self.state.estimator is None:
+            return float("nan")
+        try:
+            true = self.participation.probabilities(t)
+        except ValueError:  # a selection whose probabilities have no closed form
+            return float("nan")
+        estimated = self.estimator.probabilities(self.state.estimator, np.arange(self.federation.num_clients))
+        return float(np.sqrt(np.mean((estimated - true) ** 2)))
+
+    def run(self, until: int | None = None) -> str:
+        """Run the remaining rounds (or up to round `until`) and say how it ended.
+
+        "finished", "stopped" (by a callback), "diverged" (an update was not finite: the state is that of the
+        last good round). Ctrl-C and errors are passed on after the callbacks heard of them.
+        """
+        last = self.rounds if until is None else min(until, self.rounds)
+        self._tell(lambda callback: callback.on_start(self))
+        reason = "finished"
+        try:
+            while self.state.round < last and not self.stop:
+                record = self.step()
+                self._tell(lambda callback, record=record: callback.on_round(self, record))  # type: ignore[misc]
+            reason = "stopped" if self.stop else "finished"
+        except NonFinite:
+            reason = "diverged"
+        except KeyboardInterrupt:
+            reason = "interrupted"
+            raise
+        except BaseException:
+            reason = "failed"
+            raise
+        finally:
+            self._tell(lambda callback: callback.on_end(self, reason))
+        return reason
+
+    def _tell(self, hook: Callable[[Callback], None]) -> None:
+        for callback in self.callbacks:
+            hook(callback)
+
+    def column(self, name: str) -> Float:
+        """One metric over all rounds run so far, NaN where it was not measured."""
+        return np.array([record.metrics.get(name, np.nan) for record in self.records])

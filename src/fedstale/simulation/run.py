@@ -1,0 +1,181 @@
+"""One call for one run: `simulate(task, rule, participation, …)`, and what it returns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..checks import Float, InvalidInput
+from ..federation import Ints
+from ..participation import Participation, Process
+from ..rules import Rule
+from ..state import State
+from ..tasks.quadratic import Quadratic
+from .build import build
+from .callbacks import StoreRun
+from .loop import Callback, Simulation
+from .settings import Settings, settings
+
+if TYPE_CHECKING:
+    from ..store import Store
+    from ..tasks import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run left.
+
+    Attributes
+    ----------
+    label
+        What the run is called in tables.
+    reason
+        How it ended: "finished", "stopped" or "diverged".
+    metrics
+        One array per metric, one entry per round, NaN where it was not measured.
+    participants
+        Who came in each round.
+    per_client
+        (rounds, accuracy of each client at them), where asked for.
+    state
+        The server's state at the end: model, memory, estimator.
+    """
+
+    label: str
+    reason: str
+    metrics: dict[str, Float]
+    participants: list[Ints]
+    per_client: tuple[Ints, Float] | None
+    state: State
+
+    @property
+    def model(self) -> Any:
+        """w_T, shape (d,)."""
+        return self.state.model
+
+    def final(self, metric: str = "accuracy") -> float:
+        """The last measured value of a metric; NaN when there is none."""
+        values = self.metrics.get(metric, np.array([]))
+        measured = values[np.isfinite(values)]
+        return float(measured[-1]) if measured.size else float("nan")
+
+    def tail(self, metric: str = "accuracy", share: float = 0.1) -> float:
+        """The mean over the evaluations in the last `share` of the rounds: less noise than the last one alone."""
+        values = self.metrics.get(metric, np.array([]))
+        last = values[int(len(values) * (1 - share)) :]
+        return float(np.nanmean(last)) if np.isfinite(last).any() else float("nan")
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write one line per round."""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["round", *self.metrics])
+            for t, row in enumerate(zip(*self.metrics.values(), strict=True)):
+                writer.writerow([t, *("" if np.isnan(value) else repr(float(value)) for value in row)])
+
+
+def result(simulation: Simulation, reason: str, label: str) -> Result:
+    """Collect what a simulation recorded."""
+    records = simulation.records
+    names = dict.fromkeys(name for record in records for name in record.metrics)
+    measured = [record for record in records if record.per_client is not None]
+    per_client = None
+    if measured:
+        rounds = np.array([record.round for record in measured])
+        per_client = rounds, np.array([record.per_client for record in measured])
+    return Result(
+        label=label,
+        reason=reason,
+        metrics={name: simulation.column(name) for name in names},
+        participants=[record.participants for record in records],
+        per_client=per_client,
+        state=simulation.state,
+    )
+
+
+def simulate(
+    task: str | Task | Quadratic = "digits-mlp",
+    rule: str | Rule = "fedstale",
+    participation: Process | Participation | None = None,
+    *,
+    store: str | Path | Store | None = None,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> Result:
+    """Simulate a federation and return its metrics, model and memory.
+
+    Parameters
+    ----------
+    task
+        A name, a `fedstale.tasks.Task` of one's own, or a `Quadratic`.
+    rule
+        A name or a rule.
+    participation
+        Who shows up; default: half of the clients always, the others with probability `p_min`.
+    store
+        Keep the run in a store (a folder, or an open `Store`), with checkpoints.
+    callbacks
+        What happens beside the mathematics.
+    **options
+        Any of `Settings`: beta, p_min, swap, rounds, seed, lr, engine, probabilities, memory, …
+
+    Examples
+    --------
+    >>> import fedstale as fs
+    >>> run = fs.simulate("digits", rule="fedstale", beta="auto", p_min=0.5, rounds=20, seed=0)
+    >>> run.final("accuracy") > 0.5
+    True
+    """
+    named: dict[str, Any] = dict(options)
+    if isinstance(task, str):
+        named["task"] = task
+    else:
+        named |= {"task": getattr(task, "name", "quadratic"), "num_clients": task.num_clients}
+    named["rule"] = rule if isinstance(rule, str) else rule.name
+    chosen_participation = None
+    if participation is not None:
+        chosen_participation = Participation.of(participation)
+        named.setdefault("num_clients", chosen_participation.num_clients)
+        named.setdefault("p_min", float(max(chosen_participation.probabilities().min(), 1e-9)))
+        named.setdefault("rounds", settings(p_min=named["p_min"]).total_rounds)
+    chosen = settings(**named)
+    given = {
+        "task": None if isinstance(task, str) else task,
+        "participation": chosen_participation,
+        "rule": None if isinstance(rule, str) else rule,
+    }
+    label = chosen.label if isinstance(rule, str) else describe(rule)
+    if store is None:
+        simulation = build(chosen, callbacks=callbacks, progress=False, **given)  # type: ignore[arg-type]
+        return result(simulation, simulation.run(), label)
+    return _stored(chosen, given, label, store, callbacks)
+
+
+def _stored(
+    chosen: Settings, given: dict[str, Any], label: str, store: str | Path | Store, callbacks: Sequence[Callback]
+) -> Result:
+    from ..store import Store
+
+    if not isinstance(store, Store):
+        with Store.open(Path(store)) as opened:
+            return _stored(chosen, given, label, opened, callbacks)
+    run = store.start(chosen.record(), name=label, rounds_total=chosen.total_rounds)
+    keep = StoreRun(run)
+    try:
+        simulation = build(chosen, callbacks=[keep, *callbacks], folder=run.folder, progress=False, **given)
+    except InvalidInput:
+        run.release()
+        store.delete(run.id)
+        raise
+    return result(simulation, simulation.run(), label)
+
+
+def describe(rule: Rule) -> str:
+    """A rule's name with the β it was given."""
+    beta = getattr(rule, "beta", None)
+    return rule.name if beta is None or rule.name != "fedstale" else f"{rule.name} β={beta}"

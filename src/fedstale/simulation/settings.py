@@ -1,0 +1,144 @@
+"""Every setting of a run in one place: what a TOML file holds, what the command line sets, what the store keeps."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..checks import InvalidInput, fail, unknown
+
+ABSURD = 1_000_000
+"""More rounds than this must be asked for by number, not by 10/p_min."""
+
+
+class Settings(BaseModel):
+    """A run's settings. Defaults are the paper's set-up (Section 5) on the embedded digits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    task: str = Field("digits-mlp", description="what is learned: see `fedstale data list` for the data sets")
+    num_clients: int = Field(24, ge=1, description="N")
+    share: float | None = Field(None, gt=0, le=1, description="part of the data that is used; default: the task's")
+    partition: str = Field("iid", description="iid, dirichlet or pathological")
+    partition_options: dict[str, Any] = Field(default_factory=dict, description="such as alpha, classes_per_client")
+    swap: float = Field(0.0, ge=0, le=1, description="fraction of two labels swapped in the rare group (σ̂_g²)")
+
+    rule: str = Field("fedstale", description="how updates are combined")
+    beta: float | str | None = Field(
+        None, description='fedstale: a number in [0, 1], "auto", "auto-per-client", "theory"'
+    )
+    server_lr: float = Field(1.0, gt=0, description="η_s")
+    weights: Literal["client", "sample"] = Field("client", description="α_i: every client alike, or by samples")
+    memory: str = Field("ram", description='where stale updates live: "ram", "ram:bfloat16", "disk", "disk:FOLDER"')
+
+    participation: str = Field("two-groups", description="who shows up: the process of availability")
+    p_min: float = Field(0.1, gt=0, le=1, description="probability of the rare half of the clients")
+    participation_options: dict[str, Any] = Field(default_factory=dict, description="further options of the process")
+    selection: str = Field("all", description="whom the server asks among the available")
+    selection_options: dict[str, Any] = Field(default_factory=dict, description="such as m")
+    probabilities: str = Field("known", description="known, fedau, fedau-nocutoff, beta or forgetting")
+
+    rounds: int | None = Field(None, ge=1, description="T; default 10/p_min, ten participations of the rarest client")
+    seed: int = Field(0, ge=0, description="decides participation, batches, partition and first model")
+    lr: float | None = Field(None, gt=0, description="η_c; default: the task's")
+    local_steps: int | None = Field(None, ge=1, description="K; default: the task's")
+    epochs: int | None = Field(None, ge=1, description="local epochs instead of local steps")
+    batch_size: int | None = Field(None, ge=1, description="default: the task's")
+    replacement: bool | None = Field(None, description="draw batches with replacement; default: the engine's")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of local SGD")
+    weight_decay: float = Field(0.0, ge=0, description="of local SGD; the authors' code uses 5e-4")
+    schedule: str = Field("constant", description="factor on η_c by round")
+
+    engine: str = Field("auto", description="loop, vmap or auto")
+    precision: str = Field("float32", description="float32 or bfloat16 for local training")
+    device: str = Field("cpu", description="cpu or cuda")
+    threads: int | None = Field(None, ge=1, description="of torch")
+
+    evaluate_every: int | None = Field(None, ge=1, description="rounds between evaluations; default: 50 in a run")
+    per_client: bool = Field(False, description="record every client's accuracy, too")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if self.rounds is None and self.default_rounds > ABSURD:
+            allowed = f"10/p_min would be {self.default_rounds:,} rounds; give the number of rounds yourself"
+            raise fail("p_min", self.p_min, allowed)
+        if self.epochs is not None and self.local_steps is not None:
+            raise fail("epochs", self.epochs, "give local_steps or epochs, not both")
+        return self
+
+    @property
+    def default_rounds(self) -> int:
+        """T = 10/p_min."""
+        return math.ceil(10 / self.p_min - 1e-9)
+
+    @property
+    def total_rounds(self) -> int:
+        """T."""
+        return self.rounds or self.default_rounds
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Rounds between two evaluations."""
+        return self.evaluate_every or max(1, self.total_rounds // 50)
+
+    @property
+    def label(self) -> str:
+        """What the run is called in tables and figures."""
+        return self.rule if self.beta is None else f"{self.rule} β={self.beta}"
+
+    def but(self, **changes: Any) -> Settings:
+        """Return the same settings with some changed."""
+        return settings(**{**self.model_dump(), **changes})
+
+    def record(self) -> dict[str, Any]:
+        """Everything, as JSON types: what the store keeps and a sweep compares."""
+        return self.model_dump(mode="json")
+
+
+def settings(**given: Any) -> Settings:
+    """Make settings; a wrong one gives one line that names it."""
+    for key in given:
+        if key not in Settings.model_fields:
+            raise unknown("setting", key, Settings.model_fields)
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrapped = first.get("ctx", {}).get("error")
+        if isinstance(wrapped, InvalidInput):
+            raise wrapped from None
+        where = ".".join(str(part) for part in first["loc"][:1])
+        raise fail(where, first["input"], first["msg"][0].lower() + first["msg"][1:]) from None
+
+
+def from_toml(path: Path, **changes: Any) -> Settings:
+    """Read settings from a TOML file; `changes` win over what stands there."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+    try:
+        return settings(**{**found, **changes})
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from None
+
+
+def to_toml(chosen: Settings) -> str:
+    """Write settings as TOML, each with what it means; what is not set stays out."""
+    import tomli_w
+
+    lines = ["# Settings of a fedstale run: fedstale run THIS-FILE"]
+    by_kind = sorted(Settings.model_fields.items(), key=lambda item: isinstance(getattr(chosen, item[0]), dict))
+    for name, field in by_kind:  # tables last: what follows a table's heading would belong to it
+        value = getattr(chosen, name)
+        if value is None or value == {}:
+            continue
+        lines.append(f"# {field.description}")
+        lines.append(tomli_w.dumps({name: value}).rstrip())
+    return "\n".join(lines) + "\n"

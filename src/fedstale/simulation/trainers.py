@@ -1,0 +1,85 @@
+"""What learns: the two kinds of `Trainer`, an engine on a task with data, and quadratics without any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import Float
+from ..federation import Ints
+from ..randomness import generator
+from ..tasks.quadratic import Quadratic
+from .loop import Evaluation
+
+if TYPE_CHECKING:
+    from ..tasks import Task
+    from ..training import Engine
+
+
+@dataclass
+class EngineTrainer:
+    """An engine on a task: accuracy over all clients' own test splits, and over each group."""
+
+    engine: Engine
+    task: Task
+    seed: int
+    train_loss: float | None = None
+
+    @property
+    def num_params(self) -> int:
+        """D."""
+        return self.engine.num_params
+
+    def initial(self) -> NDArray[Any]:
+        """The task's untrained model."""
+        return self.engine.initial(self.seed)
+
+    def updates(self, model: NDArray[Any], clients: Ints, round: int) -> NDArray[Any]:
+        """K local steps on every client."""
+        updates = self.engine.updates(model, clients, round)
+        self.train_loss = self.engine.train_loss
+        return updates
+
+    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+        """Accuracy and loss weighted by test size, overall and per group."""
+        seen = self.engine.evaluate(model)
+        correct, count = np.asarray(seen.correct, np.float64), np.asarray(seen.count, np.float64)
+        metrics = {"accuracy": correct.sum() / count.sum(), "test_loss": float(np.sum(seen.loss_sum) / count.sum())}
+        for group in np.unique(self.task.groups):
+            inside = self.task.groups == group
+            if count[inside].sum() > 0:
+                metrics[f"accuracy_group{group}"] = correct[inside].sum() / count[inside].sum()
+        each = np.divide(correct, count, out=np.full(len(count), np.nan), where=count > 0)
+        return Evaluation({name: float(value) for name, value in metrics.items()}, each)
+
+
+@dataclass
+class QuadraticTrainer:
+    """Figure 1's world: exact (or noisy) gradients of quadratics; the metric is the excess loss F(w) − F(w*)."""
+
+    problem: Quadratic
+    lr: float
+    local_steps: int = 5
+    noise: float = 0.0
+    seed: int = 0
+
+    @property
+    def num_params(self) -> int:
+        """D."""
+        return self.problem.num_params
+
+    def initial(self) -> Float:
+        """The problem's first model."""
+        return np.array(self.problem.start)
+
+    def updates(self, model: NDArray[Any], clients: Ints, round: int) -> Float:
+        """K local gradient steps on every client."""
+        rng = generator(self.seed, "gradient noise", round) if self.noise > 0 else None
+        return self.problem.local_updates(model, clients, self.local_steps, self.lr, self.noise, rng)
+
+    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+        """How far the loss is above its minimum."""
+        return Evaluation({"excess_loss": float(self.problem.excess(model))})

@@ -1,0 +1,60 @@
+"""What can go wrong with a store, each said in one line: what happened, to which file, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..checks import InvalidInput
+
+
+class StoreError(InvalidInput):
+    """The store could not do what was asked; what it holds is unharmed unless the message says otherwise."""
+
+
+class RunInUse(StoreError):
+    """The run is being written by another process."""
+
+
+_REASONS = {
+    sqlite3.SQLITE_FULL: "the disk is full: free some space and resume; everything written before is safe",
+    sqlite3.SQLITE_READONLY: "it is read-only: choose a folder that can be written",
+    sqlite3.SQLITE_PERM: "it may not be accessed: check the permissions of the folder",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that the folder exists and can be read and written",
+    sqlite3.SQLITE_BUSY: "another process kept it locked too long: try again",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a copy of it (the checkpoints beside it are not affected)",
+    sqlite3.SQLITE_NOTADB: "the file is damaged or no store: restore a copy of it, or choose another folder",
+    sqlite3.SQLITE_IOERR: "the disk does not read or write it: check free space and health of the disk",
+}
+
+
+@contextmanager
+def database_errors(file: Path) -> Iterator[None]:
+    """Turn the errors of SQLite into ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The low byte is the kind of error, the rest its finer cause.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        reason = _REASONS.get(code, "SQLite refused")
+        raise StoreError(f"store {file}: {reason} ({error})") from error
+
+
+@contextmanager
+def folder_errors(folder: Path) -> Iterator[None]:
+    """Turn the errors of the file system into ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = "the disk is full: free some space and resume; everything written before is safe"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            reason = "it cannot be written: choose a folder that can be"
+        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "a file is in its way: choose another folder"
+        else:
+            reason = error.strerror or str(error)
+        raise StoreError(f"folder {folder}: {reason}") from error

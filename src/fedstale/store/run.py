@@ -1,0 +1,264 @@
+"""One run: what its writer records and what its readers see."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import Float, choose, positive_int, unknown
+from .blocks import Ints, Kind, Series, decode, encode, join, matrix, summed
+from .errors import StoreError
+from .info import COLUMNS, RunInfo, read_info, run_folder
+from .locks import Lock
+from .recorder import Number, Recorder, Row
+
+if TYPE_CHECKING:
+    from .store import Store
+
+_INTERVAL = 1.0  # seconds between commits
+_WRITE = (
+    "INSERT INTO block (run, kind, name, first, data) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT (run, kind, name, first) DO UPDATE SET data = excluded.data"
+)
+
+
+class Run:
+    """A run of the store; made by `Store.start`, `Store.resume` (to write) or `Store.run` (to read).
+
+    As a context it finishes by itself: "finished", or "interrupted" by Ctrl-C, or "failed" by an exception.
+    """
+
+    def __init__(self, store: Store, key: int, id: str, lock: Lock | None = None) -> None:
+        self.id = id
+        self.folder: Path = run_folder(store.folder, id)
+        self._store, self._key, self._lock = store, key, lock
+        self._status, self._message = "running", ""
+        self._recorder = Recorder(-1, {})
+        self._tried = time.monotonic()
+        if lock is not None:
+            info = self.info()
+            self._recorder = Recorder(info.rounds_done - 1, info.summary)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder for `State.save`; call `flush` before, so that the metrics are never behind it."""
+        return self.folder / "checkpoint"
+
+    def info(self) -> RunInfo:
+        """The run as the store has it now."""
+        rows = self._store.database.read(f"SELECT {COLUMNS} FROM run WHERE key = ?", (self._key,))  # noqa: S608
+        if not rows:
+            raise StoreError(f"run {self.id} was deleted")
+        return read_info(self._store.folder, rows[0])
+
+    # Writing
+
+    def record(
+        self,
+        round: int,
+        metrics: Mapping[str, Number],
+        *,
+        participants: ArrayLike | None = None,
+        clients: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Note the numbers of a round; they are committed about once a second.
+
+        Parameters
+        ----------
+        round
+            Its index; each call's must be larger than the last one's.
+        metrics
+            Numbers by name; infinities and NaN are kept as they are.
+        participants
+            Indices of the clients that took part.
+        clients
+            One number per client by name, shape (N,); N may grow from round to round.
+        """
+        self._must_write()
+        with self._store.database.mutex:
+            self._recorder.add(round, metrics, participants, clients)
+            if time.monotonic() - self._tried >= _INTERVAL:
+                self.flush()
+
+    def flush(self) -> None:
+        """Commit what was recorded, of every run that this store is writing, in one transaction."""
+        self._must_write()
+        self._store.flush()
+
+    def truncate(self, after_round: int) -> None:
+        """Forget every round after this one: on resume, `run.truncate(state.round - 1)`."""
+        self._must_write()
+        after_round = positive_int("after_round", after_round, -1)
+        self.flush()
+        last, summary = -1, {}
+        with self._store.database.write() as connection:
+            connection.execute("DELETE FROM block WHERE run = ? AND first > ?", (self._key, after_round))
+            query = "SELECT kind, name, max(first), data FROM block WHERE run = ? GROUP BY kind, name"
+            for number, name, first, data in connection.execute(query, (self._key,)).fetchall():
+                kind = Kind(number)
+                series = self._decode(kind, first, data)
+                if series.rounds[-1] > after_round:
+                    series = series.until(after_round)
+                    connection.execute(_WRITE, (self._key, number, name, first, encode(kind, series)))
+                if kind is Kind.METRIC:
+                    summary[name] = float(series.values[-1])
+                last = max(last, int(series.rounds[-1]))
+            self._save(connection, last, summary)
+        self._recorder = Recorder(last, summary)
+
+    def finish(self, status: str = "finished", message: str = "") -> None:
+        """Commit everything, set the status ("finished", "failed" or "interrupted") and let the lock go."""
+        self._must_write()
+        choose("status", status, dict.fromkeys(("finished", "failed", "interrupted")))
+        self._status, self._message = status, message
+        try:
+            self._store.flush(self)
+        except BaseException:
+            self._status, self._message = "running", ""
+            raise
+        self.release()
+
+    def release(self) -> None:
+        """Let the lock go without a word, as a killed process does."""
+        if self._lock is not None:
+            self._store.forget(self)
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._lock is None:
+            return
+        if error is None:
+            self.finish()
+            return
+        try:
+            if isinstance(error, Exception):
+                self.finish("failed", f"{type(error).__name__}: {error}")
+            else:
+                self.finish("interrupted")
+        except StoreError:  # the first error is the one to tell; this one is most often the same full disk
+            self.release()
+
+    # The store's side of writing
+
+    def unsaved(self) -> list[Row]:
+        """What is to be committed."""
+        self._tried = time.monotonic()  # a commit that fails is not tried again in every round
+        return self._recorder.rows()
+
+    def save(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
+        """Write rows of `unsaved` and how the run stands."""
+        connection.executemany(_WRITE, [(self._key, *row) for row in rows])
+        self._save(connection, self._recorder.last, self._recorder.summary)
+
+    def saved(self) -> None:
+        """Note that the transaction is through."""
+        self._recorder.saved()
+
+    def _save(self, connection: sqlite3.Connection, last: int, summary: dict[str, float]) -> None:
+        # The clock may have gone backwards: a run is never older than it was.
+        connection.execute(
+            "UPDATE run SET status = ?, message = ?, updated = max(updated, ?), rounds_done = ?, summary = ? "
+            "WHERE key = ?",
+            (self._status, self._message, time.time(), last + 1, json.dumps(summary), self._key),
+        )
+
+    def _must_write(self) -> None:
+        if self._lock is None:
+            raise StoreError(f"run {self.id} is open for reading only: use Store.resume to go on writing it")
+
+    # Reading
+
+    def metrics(self, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
+        """Return "round" and one column per metric, aligned; NaN where a metric has no value.
+
+        Parameters
+        ----------
+        names
+            Which metrics; all of them when None.
+        """
+        rounds, found = self.columns(names)
+        result: dict[str, NDArray[Any]] = {"round": rounds}
+        for name, series in found.items():
+            result[name] = np.full(len(rounds), np.nan)
+            result[name][np.searchsorted(rounds, series.rounds)] = series.values
+        return result
+
+    def columns(self, names: Iterable[str] | None = None) -> tuple[Ints, dict[str, Series]]:
+        """The recorded rounds, and each metric with the rounds that have it."""
+        wanted = None if names is None else list(names)
+        series = self._read((Kind.ROUNDS, Kind.METRIC), None if wanted is None else ["", *wanted])
+        rounds = series.pop((Kind.ROUNDS, ""), join(Kind.ROUNDS, [])).rounds
+        found = {name: values for (_, name), values in series.items()}
+        for name in wanted or ():
+            if name not in found:
+                raise unknown("metric", name, self.metric_names())
+        return rounds, {name: found[name] for name in (found if wanted is None else wanted)}
+
+    def metric_names(self) -> list[str]:
+        """The metrics that the run has."""
+        return self._names(Kind.METRIC)
+
+    def participants(self) -> dict[int, Ints]:
+        """Who took part, by round; only rounds whose participants were recorded."""
+        series = summed(self._one(Kind.PARTICIPANTS, ""))
+        return dict(zip(series.rounds.tolist(), series.split(), strict=True))
+
+    def client_metrics(self, name: str) -> tuple[Ints, Float]:
+        """Rounds, shape (R,), and one row per round of one number per client, shape (R, N)."""
+        series = self._one(Kind.CLIENTS, name)
+        if not len(series.rounds):
+            raise unknown("client metric", name, self.client_metric_names())
+        return series.rounds, matrix(series)
+
+    def client_metric_names(self) -> list[str]:
+        """The metrics per client that the run has."""
+        return self._names(Kind.CLIENTS)
+
+    def _one(self, kind: Kind, name: str) -> Series:
+        return self._read((kind,), [name]).get((kind, name), join(kind, []))
+
+    def _read(self, kinds: Iterable[Kind], names: list[str] | None) -> dict[tuple[Kind, str], Series]:
+        # One query is one snapshot: a writer cannot make the columns of a run differ in length.
+        chosen = list(map(int, kinds))
+        query = f"SELECT kind, name, first, data FROM block WHERE run = ? AND kind IN ({_marks(chosen)})"  # noqa: S608
+        if names is not None:
+            query += f" AND name IN ({_marks(names)})"
+        self._settle()
+        values = (self._key, *chosen, *(names or ()))
+        parts: dict[tuple[Kind, str], list[Series]] = {}
+        for number, name, first, data in self._store.database.read(query + " ORDER BY kind, name, first", values):
+            kind = Kind(number)
+            parts.setdefault((kind, name), []).append(self._decode(kind, first, data))
+        return {key: join(key[0], blocks) for key, blocks in parts.items()}
+
+    def _names(self, kind: Kind) -> list[str]:
+        self._settle()
+        query = "SELECT DISTINCT name FROM block WHERE run = ? AND kind = ? ORDER BY name"
+        return [name for (name,) in self._store.database.read(query, (self._key, int(kind)))]
+
+    def _settle(self) -> None:
+        if self._recorder.unsaved:
+            self.flush()
+
+    def _decode(self, kind: Kind, first: int, data: bytes) -> Series:
+        try:
+            return decode(kind, first, data)
+        except ValueError as error:
+            file = self._store.database.file
+            raise StoreError(f"store {file}: the metrics of run {self.id} are damaged: {error}") from None
+
+
+def _marks(values: list[Any]) -> str:
+    return ", ".join("?" * len(values))
