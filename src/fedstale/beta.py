@@ -211,16 +211,21 @@ class Theory(Beta):
         )
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
-        """Take the round's norms and spread into the moments."""
+        """Take the round's norms and spread into the moments; weights 1/p_i make them those of all clients."""
         state.clients["beta/p"][round.clients] = round.p
         seen = state.clients["last_seen"][round.clients]
-        mean = weighted_sum(round.rows, np.full(round.size, 1.0 / max(round.size, 1)), len(sums.mix))
+        weights = 1.0 / round.p
+        mean = weighted_sum(round.rows, weights / weights.sum(), len(sums.mix))
+        lengths = squares(round.rows)
+        if not np.isfinite(lengths).all():
+            return
         observation = theory.Observation(
-            fresh_sq=squares(round.rows),
+            fresh_sq=lengths,
             inner=sums.inner,
             stale_sq=sums.stale_sq,
             gap=np.where(seen >= 0, round.index - seen, 0),
             mean_sq=float(mean @ mean),
+            weights=weights,
         )
         moments = theory.MomentEstimator().update(state.extras["beta/moments"], observation)
         state.extras["beta/moments"] = moments

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..checks import choose, fail
 from .averaging import FedAvg, UnbiasedFedAvg
-from .base import Rule
+from .base import Local, Rule
 from .stale import FedStale, FedVARP, UnbiasedFedVARP
 
-__all__ = ["RULES", "FedAvg", "FedStale", "FedVARP", "Rule", "UnbiasedFedAvg", "UnbiasedFedVARP", "make"]
+__all__ = ["RULES", "FedAvg", "FedStale", "FedVARP", "Local", "Rule", "UnbiasedFedAvg", "UnbiasedFedVARP", "make"]
 
 RULES: dict[str, type[Rule]] = {
     rule.name: rule for rule in (FedAvg, UnbiasedFedAvg, FedVARP, UnbiasedFedVARP, FedStale)

@@ -12,8 +12,24 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..checks import Float, NonFinite, fail, number
-from ..federation import CheckedRound, Federation, Round, check_round, like
+from ..federation import CheckedRound, Federation, Ints, Round, check_round, like
 from ..state import State
+
+
+@dataclass(frozen=True)
+class Local:
+    """How a rule changes local training in a round: gradients become ∇F_i(w) + linear_i + prox (w − w_t).
+
+    Attributes
+    ----------
+    linear
+        One vector per participant, shape (|S|, d), such as SCAFFOLD's c − c_i.
+    prox
+        The weight of the proximal term, as in FedProx.
+    """
+
+    linear: Float | None = None
+    prox: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +86,10 @@ class Rule(ABC):
     def start(self, state: State) -> None:
         """Add what this rule remembers to a new state."""
 
+    def local(self, state: State, clients: Ints) -> Local | None:
+        """How the participants are to train in the coming round; None: plain local SGD."""
+        return None
+
     @abstractmethod
     def update(self, state: State, round: CheckedRound) -> Float:
         """Compute Δ and move the state on; refuse a bad round before anything is changed."""
@@ -110,5 +130,7 @@ def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
         bad = np.flatnonzero(~np.isfinite(row))
         if bad.size:
             value = float(row[bad[0]])
-            raise fail(f"update of client {client}", value, f"must be finite (parameter {bad[0]}); round refused", NonFinite)
+            raise fail(
+                f"update of client {client}", value, f"must be finite (parameter {bad[0]}); round refused", NonFinite
+            )
     raise fail("updates", "finite numbers whose weighted sum overflows", "must be small enough to be added", NonFinite)

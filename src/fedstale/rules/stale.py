@@ -15,6 +15,7 @@ import numpy as np
 from .. import beta as betas
 from ..checks import Float
 from ..federation import CheckedRound
+from ..memory.kernel import Sums
 from ..state import State
 from .averaging import round_weights
 from .base import Rule, refuse_non_finite
@@ -67,7 +68,7 @@ class FedStale(Rule):
         )
         refuse_non_finite(round, swap.sums.mix)
         swap.commit()
-        chooser.observe(state, round, swap.sums)
+        _learn(chooser, state, round, swap.sums)
         state.report["beta"] = beta
         return swap.sums.mix
 
@@ -86,11 +87,17 @@ class FedStale(Rule):
             statistics=True,
         )
         refuse_non_finite(round, swap.sums.mix)
-        chooser.observe(state, round, swap.sums)
+        _learn(chooser, state, round, swap.sums)
         swap.weigh(federation.masses(round.clients) * chooser.of_clients(state, round.clients))
         swap.commit()
-        state.report["beta"] = float(beta.mean()) if round.size else float("nan")
+        state.report["beta"] = float(beta.mean()) if round.size else chooser.value(state, round.index)
         return swap.sums.mix
+
+
+def _learn(chooser: betas.Beta, state: State, round: CheckedRound, sums: Sums) -> None:
+    """Let β learn from a round that has something to say; squares of huge numbers may overflow, and then it has not."""
+    if round.size and np.isfinite(sums.inner).all() and np.isfinite(sums.stale_sq).all():
+        chooser.observe(state, round, sums)
 
 
 @dataclass(frozen=True, kw_only=True)

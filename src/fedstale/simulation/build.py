@@ -97,7 +97,7 @@ def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = 
         threads=chosen.threads,
         seed=chosen.seed,
     )
-    return EngineTrainer(made, task, chosen.seed)
+    return EngineTrainer(made, task)
 
 
 def build(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..checks import Float, NonFinite, positive_int
 from ..federation import Federation, Ints, Round
 from ..participation import Estimator, Participation
-from ..rules import Rule
+from ..rules import Local, Rule
 from ..state import State
 
 Metrics = dict[str, float]
@@ -41,8 +41,8 @@ class Trainer(Protocol):
     def initial(self) -> NDArray[Any]:
         """w_1, shape (d,)."""
 
-    def updates(self, model: NDArray[Any], clients: Ints, round: int) -> NDArray[Any]:
-        """Δ_i = w_t − w_i of the clients, shape (|S|, d)."""
+    def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> NDArray[Any]:
+        """Δ_i = w_t − w_i of the clients, shape (|S|, d), trained as `local` says."""
 
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """How good the model is over all clients' test data."""
@@ -147,7 +147,7 @@ class Simulation:
         clients = self.participation.participants(self.seed, t, state.clients["last_seen"])
         p = self.estimator.probabilities(state.estimator, clients)
         metrics = self._before(t, clients)
-        updates = self.trainer.updates(self.model, clients, t)
+        updates = self.trainer.updates(self.model, clients, t, self.rule.local(state, clients))
         delta = self.rule.step(state, Round(t, clients, updates, probabilities=p))
         self.estimator.observe(state.estimator, clients, t)
         metrics["update_norm"] = float(np.linalg.norm(delta))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..checks import Float
 from ..federation import Ints
 from ..randomness import generator
+from ..rules import Local
 from ..tasks.quadratic import Quadratic
 from .loop import Evaluation
 
@@ -25,8 +26,6 @@ class EngineTrainer:
 
     engine: Engine
     task: Task
-    seed: int
-    train_loss: float | None = None
 
     @property
     def num_params(self) -> int:
@@ -35,13 +34,18 @@ class EngineTrainer:
 
     def initial(self) -> NDArray[Any]:
         """The task's untrained model."""
-        return self.engine.initial(self.seed)
+        return self.engine.initial
 
-    def updates(self, model: NDArray[Any], clients: Ints, round: int) -> NDArray[Any]:
+    def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> NDArray[Any]:
         """K local steps on every client."""
-        updates = self.engine.updates(model, clients, round)
-        self.train_loss = self.engine.train_loss
-        return updates
+        extra = local or Local()
+        return self.engine.updates(model, clients, round, linear=extra.linear, prox=extra.prox)
+
+    @property
+    def train_loss(self) -> float | None:
+        """Mean training loss of the last round, where the engine was asked to record it."""
+        losses = self.engine.losses
+        return None if losses is None or not len(losses) else float(np.mean(losses))
 
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """Accuracy and loss weighted by test size, overall and per group."""
@@ -75,10 +79,13 @@ class QuadraticTrainer:
         """The problem's first model."""
         return np.array(self.problem.start)
 
-    def updates(self, model: NDArray[Any], clients: Ints, round: int) -> Float:
+    def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> Float:
         """K local gradient steps on every client."""
         rng = generator(self.seed, "gradient noise", round) if self.noise > 0 else None
-        return self.problem.local_updates(model, clients, self.local_steps, self.lr, self.noise, rng)
+        extra = local or Local()
+        return self.problem.local_updates(
+            model, clients, self.local_steps, self.lr, self.noise, rng, linear=extra.linear, prox=extra.prox
+        )
 
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """How far the loss is above its minimum."""
