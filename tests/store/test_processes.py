@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -146,19 +147,18 @@ def test_readers_see_whole_flushes_while_a_run_is_written(tmp_path: Path) -> Non
 
 
 def test_threads_may_share_a_store(store: Store) -> None:
-    def work(seed: int) -> None:
-        with store.start({"seed": seed}, name=str(seed)) as run:
-            for round in range(50):
-                run.record(round, {"loss": seed + round})
-                if round % 10 == seed:
-                    run.flush()
-                    store.runs()
+    def work(thread: int) -> None:
+        for k in range(8):
+            with store.start({"k": k}, name=f"{thread}-{k}") as run:
+                for round in range(20):
+                    run.record(round, {"loss": thread + round})
+                    if round % 5 == thread:
+                        run.flush()
+                        store.runs(limit=3)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed in range(4):
-        assert store.run(str(seed)).metrics()["loss"].tolist() == [seed + round for round in range(50)]
-        assert store.run(str(seed)).info().status == "finished"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert len(store.runs(status="finished")) == 32
+    for thread in range(4):
+        for k in range(8):
+            assert store.run(f"{thread}-{k}").metrics()["loss"].tolist() == [thread + round for round in range(20)]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from ..simulation import Comparison, Method
 
-SETTING = {"p_min": 0.05, "swap": 0.6, "lr": 0.3}
-"""The default setting: rare clients whose data differ, so that bias, variance and staleness all show."""
+SETTING = {"p_min": 0.05, "swap": 1.0}
+"""The default setting: rare clients who disagree about two labels, so that bias, variance and staleness all show."""
 
 
 @with_settings("task", "rule", "beta")

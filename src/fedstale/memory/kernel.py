@@ -3,8 +3,8 @@
 Gathering |S| rows with a fancy index copies them through main memory several times; here each fresh row and
 each stale row is read once, widened to float64 in a small block, used for every sum at once, and the fresh row
 is written to its new place. float64 blocks cost little (the pass is bound by memory) and make the sums exact
-to rounding of the result. `np.einsum` is used instead of `@` because a threaded BLAS is slower on such
-small blocks.
+to rounding of the result. All of a block's weighted sums are one product with it, which is worth a BLAS call
+(the result does not depend on the number of its threads); a single sum is left to `np.einsum`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ..checks import Float
 from .precision import Precision
 
-COLUMNS = 4096
-ROWS = 16
+COLUMNS = 8192
+ROWS = 8
 
 
 def blocks(count: int, length: int) -> Iterator[tuple[slice, slice]]:
@@ -86,10 +86,14 @@ def exchange(
     np.multiply(total, total_weight, out=sums.mix)
     np.copyto(out, total)
     exact = all(precision.keeps(row.dtype) for row in fresh)
-    u_buffer, h_buffer = np.empty((ROWS, COLUMNS)), np.empty((ROWS, COLUMNS))
+    store = np.copyto if exact else lambda place, row: precision.store(row, place)
+    # Δ_i and h_i of a block lie one below the other: both weighted sums over them are one product.
+    weights = np.array([[fresh_weights, -stale_weights], [new_mass, -old_mass]])
+    buffer = np.empty((2 * ROWS, COLUMNS))
     for some, columns in blocks(count, length):
-        size = (some.stop - some.start, columns.stop - columns.start)
-        u, h = u_buffer[: size[0], : size[1]], h_buffer[: size[0], : size[1]]
+        size = some.stop - some.start
+        both = buffer[: 2 * size, : columns.stop - columns.start]
+        u, h = both[:size], both[size:]
         for k, i in enumerate(range(some.start, some.stop)):
             row, old = fresh[i][columns], stale[i]
             u[k] = row
@@ -97,19 +101,24 @@ def exchange(
                 h[k] = 0.0
             else:
                 precision.load(old[columns], h[k])
-            precision.store(row, target[i][columns])
-        mix, moved = sums.mix[columns], out[columns]
-        mix += np.einsum("i,ij->j", fresh_weights[some], u)
-        mix -= np.einsum("i,ij->j", stale_weights[some], h)
+            store(target[i][columns], row)
+        moved = weights[:, :, some].reshape(2, 2 * size) @ both
         if statistics:
-            sums.inner[some] += np.einsum("ij,ij->i", u, h)
-            sums.stale_sq[some] += np.einsum("ij,ij->i", h, h)
-        moved -= np.einsum("i,ij->j", old_mass[some], h)
+            sums.inner[some] += _dots(u, h)
+            sums.stale_sq[some] += _dots(h, h)
         if not exact:  # the total is over what was stored, not over what was sent
             for k, i in enumerate(range(some.start, some.stop)):
                 precision.load(target[i][columns], u[k])
-        moved += np.einsum("i,ij->j", new_mass[some], u)
+            moved[1] = weights[1, :, some].reshape(2 * size) @ both
+        sums.mix[columns] += moved[0]
+        out[columns] += moved[1]
     return sums
+
+
+def _dots(x: Float, y: Float) -> Float:
+    """⟨x_i, y_i⟩ of the rows of two blocks."""
+    products: Float = np.matmul(x[:, None, :], y[:, :, None])[:, 0, 0]
+    return products
 
 
 def exact_sum(rows: Iterator[tuple[float, NDArray[Any]]], precision: Precision, length: int) -> Float:

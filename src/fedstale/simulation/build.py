@@ -77,6 +77,12 @@ def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = 
         return QuadraticTrainer(task, chosen.lr or 0.003, chosen.local_steps or 5, seed=chosen.seed)
     from .. import training
 
+    if chosen.batch_size and chosen.replacement is None and chosen.batch_size > task.train.sizes.min():
+        poorest = int(np.argmin(task.train.sizes))
+        allowed = (
+            f"client {poorest} has only {task.train.sizes[poorest]} samples; replacement draws some more than once"
+        )
+        raise fail("batch_size", chosen.batch_size, allowed)
     options: dict[str, Any] = {} if chosen.replacement is None else {"replacement": chosen.replacement}
     local = training.LocalTraining(
         lr=chosen.lr or task.default_lr,

@@ -50,14 +50,8 @@ class EngineTrainer:
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """Accuracy and loss weighted by test size, overall and per group."""
         seen = self.engine.evaluate(model)
-        correct, count = np.asarray(seen.correct, np.float64), np.asarray(seen.count, np.float64)
-        metrics = {"accuracy": correct.sum() / count.sum(), "test_loss": float(np.sum(seen.loss_sum) / count.sum())}
-        for group in np.unique(self.task.groups):
-            inside = self.task.groups == group
-            if count[inside].sum() > 0:
-                metrics[f"accuracy_group{group}"] = correct[inside].sum() / count[inside].sum()
-        each = np.divide(correct, count, out=np.full(len(count), np.nan), where=count > 0)
-        return Evaluation({name: float(value) for name, value in metrics.items()}, each)
+        groups = {f"accuracy_group{group}": value for group, value in seen.group_accuracies().items()}
+        return Evaluation({"accuracy": seen.accuracy, "test_loss": seen.loss, **groups}, seen.client_accuracies)
 
 
 @dataclass

@@ -97,7 +97,11 @@ class Run:
         """Forget every round after this one: on resume, `run.truncate(state.round - 1)`."""
         self._must_write()
         after_round = positive_int("after_round", after_round, -1)
-        self.flush()
+        with self._store.database.mutex:
+            self.flush()
+            self._cut(after_round)
+
+    def _cut(self, after_round: int) -> None:
         last, summary = -1, {}
         with self._store.database.write() as connection:
             connection.execute("DELETE FROM block WHERE run = ? AND first > ?", (self._key, after_round))
@@ -118,13 +122,14 @@ class Run:
         """Commit everything, set the status ("finished", "failed" or "interrupted") and let the lock go."""
         self._must_write()
         choose("status", status, dict.fromkeys(("finished", "failed", "interrupted")))
-        self._status, self._message = status, message
-        try:
-            self._store.flush(self)
-        except BaseException:
-            self._status, self._message = "running", ""
-            raise
-        self.release()
+        with self._store.database.mutex:
+            self._status, self._message = status, message
+            try:
+                self._store.flush(self)
+            except BaseException:
+                self._status, self._message = "running", ""
+                raise
+            self.release()
 
     def release(self) -> None:
         """Let the lock go without a word, as a killed process does."""

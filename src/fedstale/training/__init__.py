@@ -1,0 +1,58 @@
+"""Local SGD, the clients' part of Algorithm 1: the engines (loop, vectorised), precision, device.
+
+    engine = training.make(task, training.LocalTraining(lr=0.1, steps=5), seed=0)
+    model = engine.initial
+    updates = engine.updates(model, clients, round=0)    # Δ_i, shape (|S|, d)
+    engine.evaluate(model).accuracy
+
+`LocalTraining` and the batches need NumPy only; torch is loaded when an engine is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .batches import Batches, draw
+from .local import LocalTraining
+
+if TYPE_CHECKING:
+    from .auto import AutoEngine
+    from .engine import Engine
+    from .evaluation import Evaluation
+    from .layout import flatten, unflatten
+    from .loop import LoopEngine
+    from .registry import make
+    from .vmap import VmapEngine
+
+__all__ = [
+    "AutoEngine",
+    "Batches",
+    "Engine",
+    "Evaluation",
+    "LocalTraining",
+    "LoopEngine",
+    "VmapEngine",
+    "draw",
+    "flatten",
+    "make",
+    "unflatten",
+]
+
+_LAZY = {
+    "AutoEngine": "auto",
+    "Engine": "engine",
+    "Evaluation": "evaluation",
+    "LoopEngine": "loop",
+    "VmapEngine": "vmap",
+    "flatten": "layout",
+    "make": "registry",
+    "unflatten": "layout",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

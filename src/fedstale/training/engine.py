@@ -1,0 +1,252 @@
+"""What an engine is: the clients' part of Algorithm 1, a model and the round's participants in, updates Δ_i out.
+
+Engines differ in speed only: the same batches, the same steps, results that agree to rounding.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from ..checks import choose, client_ids, fail, number, positive_int
+from .batches import Batches, draw
+from .descent import Descent
+from .evaluation import Evaluation, per_client, rows_of
+from .layout import Floats, unflatten
+from .prepare import Resident
+from .setting import Setting
+
+_EVALUATION_BYTES = 32 * 2**20
+"""Activations of one evaluation batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One call of `Engine.train`, checked and on the device.
+
+    Parameters
+    ----------
+    starts
+        w_t, shape (d,), or one model per client, shape (|S|, d).
+    rows, sizes, noise
+        The batches, see `Batches`.
+    rates
+        η_c of each client, shape (|S|,).
+    decay, shift
+        What is added to gradients, see `Descent`; shift has shape (d,) or (|S|, d).
+    out
+        Where the updates go, shape (|S|, d).
+    losses
+        Where the mean training losses go, shape (|S|,), when they are wanted.
+    """
+
+    starts: Tensor
+    rows: Tensor
+    sizes: NDArray[np.int64] | None
+    noise: NDArray[np.int64] | None
+    rates: NDArray[np.float64]
+    decay: float
+    shift: Tensor | None
+    out: Tensor
+    losses: Tensor | None
+
+
+class Engine(ABC):
+    """Trains clients; made by `fedstale.training.make`."""
+
+    name: ClassVar[str]
+    """The name in configs and on the command line."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._out = torch.empty(0, self.num_params, device=setting.device)
+        self._host = np.empty((0, self.num_params), dtype=np.float32)
+        self._losses: Tensor | None = None
+
+    @property
+    def num_params(self) -> int:
+        """The length d of the model vector."""
+        return self.setting.layout.num_params
+
+    @property
+    def initial(self) -> Floats:
+        """The task's untrained model w_1 for the run's seed, shape (d,): a copy."""
+        return self.setting.initial.copy()
+
+    @property
+    def chosen(self) -> str | None:
+        """The engine whose bits these are: the name, or what "auto" chose; None while it has not chosen yet."""
+        return self.name
+
+    @property
+    def losses(self) -> NDArray[np.float64] | None:
+        """Mean training loss over its local steps of each client of the last call; None unless `make` was asked."""
+        return None if self._losses is None else self._losses.double().cpu().numpy()
+
+    def module(self, model: ArrayLike) -> nn.Module:
+        """Return the task's model with the given parameters, for use outside: no part of the engine."""
+        module = self.setting.task.build(self.setting.seed)
+        unflatten(module, model)
+        return module
+
+    def batches(self, clients: ArrayLike, round: int) -> Batches:
+        """Return what the clients train on in a round: a function of (seed, round, client)."""
+        setting = self.setting
+        ids = client_ids("clients", clients, setting.task.num_clients)
+        positive_int("round", round, 0)
+        return draw(setting.training, setting.train.offsets, ids, round, setting.seed, noise=setting.stochastic)
+
+    def updates(
+        self,
+        model: ArrayLike,
+        clients: ArrayLike,
+        round: int,
+        *,
+        linear: ArrayLike | None = None,
+        prox: float = 0.0,
+    ) -> Floats:
+        """Train the round's participants and return their updates Δ_i = w_t − w_i^K.
+
+        Parameters
+        ----------
+        model
+            w_t, shape (d,); or one model per participant, shape (|S|, d), for methods whose clients start from older
+            models.
+        clients
+            The participants S, shape (|S|,).
+        round
+            t, from 0: it decides the batches and the scheduled learning rate.
+        linear
+            Added to each participant's gradient at each step, shape (|S|, d): c − c_i in SCAFFOLD.
+        prox
+            μ: μ (w − w_t) is added too, as in FedProx and FedDyn.
+
+        Returns
+        -------
+        The updates, shape (|S|, d), in the order of `clients`. The array is overwritten by the next call: copy what
+        is to be kept.
+        """
+        batches = self.batches(clients, round)
+        return self.train(model, batches, self.setting.training.rate(round), linear=linear, prox=prox)
+
+    def train(
+        self,
+        starts: ArrayLike,
+        batches: Batches,
+        rate: ArrayLike,
+        *,
+        linear: ArrayLike | None = None,
+        prox: float = 0.0,
+    ) -> Floats:
+        """Train on given batches; `updates` is this with the batches and the rate of a round.
+
+        Parameters
+        ----------
+        starts
+            As `model` of `updates`.
+        batches
+            One row of sample numbers per model to train. Rows need not belong to different clients: this is how runs
+            that differ in their seeds, rates or rules train in lock-step.
+        rate
+            The learning rate, one or one per row.
+        linear, prox
+            As for `updates`.
+        """
+        setting, count = self.setting, len(batches.rows)
+        start = self._tensor("model", starts, count, one=True)
+        rates = np.broadcast_to(np.asarray(rate, dtype=np.float64), (count,))
+        shift = None if linear is None else self._tensor("linear", linear, count)
+        mu = number("prox", prox, 0.0)
+        if mu:
+            shift = -mu * start if shift is None else shift - mu * start
+        if len(self._out) < count:
+            self._out = torch.empty(count, self.num_params, device=setting.device)
+        out = self._out[:count]
+        self._losses = torch.zeros(count, device=setting.device) if setting.record_losses else None
+        rows = torch.from_numpy(np.ascontiguousarray(batches.rows)).to(setting.device)
+        decay = setting.training.weight_decay + mu
+        if count:
+            self._run(Job(start, rows, batches.sizes, batches.noise, rates, decay, shift, out, self._losses))
+        return self._numpy(out)
+
+    @abstractmethod
+    def _run(self, job: Job) -> None:
+        """Fill job.out, and job.losses when it is there."""
+
+    def evaluate(
+        self, model: ArrayLike, *, clients: ArrayLike | None = None, split: Literal["test", "train"] = "test"
+    ) -> Evaluation:
+        """Evaluate a model on the clients' own data, in float32 whatever the precision of training.
+
+        Parameters
+        ----------
+        model
+            w, shape (d,).
+        clients
+            Whose data; default: everyone's.
+        split
+            "test" or "train".
+        """
+        setting = self.setting
+        data = choose("split", split, {"test": setting.test, "train": setting.train})
+        number_of = setting.task.num_clients
+        ids = np.arange(number_of) if clients is None else client_ids("clients", clients, number_of)
+        weights = setting.layout.views(self._tensor("model", model, 0, one=True))
+        rows, bounds = rows_of(data.offsets, ids)
+        chosen = torch.from_numpy(rows).to(setting.device)
+        step = max(1, _EVALUATION_BYTES // (4 * setting.activations()))
+        starts = range(0, len(rows), step)
+        parts: dict[int, Tensor] = {}
+
+        def forward(resident: Resident, start: int) -> None:
+            with torch.no_grad():
+                torch._foreach_copy_(resident.weights, weights)
+                resident.module.eval()
+                parts[start] = resident.module(data.inputs(chosen[start : start + step]))
+                resident.module.train()
+
+        setting.workers.each(forward, starts)
+        counts = np.diff(bounds)
+        if not parts:
+            nothing = np.zeros(len(ids), dtype=np.int64)
+            return Evaluation(ids, counts, nothing, nothing.astype(np.float64), setting.task.groups[ids])
+        logits = torch.cat([parts[start] for start in starts])
+        correct, losses = per_client(logits, data.y.index_select(0, chosen), bounds, setting.task.loss)
+        return Evaluation(ids, counts, correct, losses, setting.task.groups[ids])
+
+    def _tensor(self, argument: str, value: ArrayLike, count: int, *, one: bool = False) -> Tensor:
+        array = np.ascontiguousarray(value, dtype=np.float32)
+        allowed = [(self.num_params,)] * one + [(count, self.num_params)] * (count > 0 or not one)
+        if array.shape not in allowed:
+            raise fail(argument, f"array of shape {array.shape}", f"must have shape {' or '.join(map(str, allowed))}")
+        if not array.flags.writeable:
+            array = array.copy()
+        return torch.from_numpy(array).to(self.setting.device)
+
+    def _numpy(self, out: Tensor) -> Floats:
+        if out.device.type == "cpu":
+            return out.numpy()
+        if len(self._host) < len(out):
+            self._host = np.empty(tuple(out.shape), dtype=np.float32)
+        host = self._host[: len(out)]
+        torch.from_numpy(host).copy_(out)
+        return host
+
+
+def descent(setting: Setting, job: Job, rate: float | list[Tensor], weights: Tensor, shift: Tensor | None) -> Descent:
+    """Make the stepper for one client, weights of shape (d,), or for stacked clients, (|S|, d)."""
+    momentum = setting.training.momentum
+    keep = momentum > 0 or not isinstance(rate, float)
+    return Descent(
+        rate,
+        job.decay,
+        momentum,
+        None if shift is None else setting.layout.views(shift),
+        setting.layout.views(torch.zeros_like(weights)) if keep else None,
+    )

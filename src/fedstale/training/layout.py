@@ -1,0 +1,84 @@
+"""A module's parameters as one flat vector and back: w ∈ R^d of the paper.
+
+The order is that of `named_parameters()`, each parameter in row-major order, whatever memory format it is kept in.
+Parameters that do not require a gradient are constants of the model and no part of the vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..checks import fail
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter lies in the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """Read the layout of a module; refuse one whose state is more than its parameters."""
+        for name, part in module.named_modules():
+            if isinstance(part, _NormBase) and part.track_running_stats:
+                where = f"{name or 'model'} ({type(part).__name__})"
+                raise fail(
+                    "model",
+                    where,
+                    "keeps running statistics, which updates do not carry: use GroupNorm, LayerNorm or "
+                    "track_running_stats=False",
+                )
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not named:
+            raise fail("model", type(module).__name__, "has no parameter to train")
+        for name, p in named:
+            if p.dtype != torch.float32:
+                raise fail("model", f"{name} of {p.dtype}", "parameters must be float32 (see precision)")
+        return cls(
+            tuple(name for name, _ in named),
+            tuple(p.shape for _, p in named),
+            tuple(p.numel() for _, p in named),
+        )
+
+    @property
+    def num_params(self) -> int:
+        """The length d of the vector."""
+        return sum(self.sizes)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Return one view per parameter of a vector (d,) or of stacked vectors (|S|, d)."""
+        lead = flat.shape[:-1]
+        parts = torch.split_with_sizes(flat, self.sizes, dim=-1)
+        return [part.view(lead + shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that make up the flat vector, in its order."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def flatten(module: nn.Module) -> Floats:
+    """Return the module's parameters as one new vector of shape (d,)."""
+    return np.concatenate([p.detach().cpu().contiguous().numpy().ravel() for p in trainable(module)])
+
+
+def unflatten(module: nn.Module, vector: ArrayLike) -> None:
+    """Write a vector of shape (d,) into the module's parameters."""
+    layout = Layout.of(module)
+    flat = torch.from_numpy(np.array(vector, dtype=np.float32))
+    if flat.shape != (layout.num_params,):
+        raise fail("vector", f"array of shape {tuple(flat.shape)}", f"must have shape ({layout.num_params},)")
+    with torch.no_grad():
+        for p, view in zip(trainable(module), layout.views(flat), strict=True):
+            p.copy_(view)

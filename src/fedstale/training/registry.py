@@ -1,0 +1,89 @@
+"""Engines by name, for configs and the command line."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import torch
+
+from ..checks import choose, fail, positive_int
+from ..tasks.task import Task
+from .auto import AutoEngine
+from .engine import Engine
+from .local import LocalTraining
+from .loop import LoopEngine
+from .setting import Setting
+from .vmap import VmapEngine
+
+ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "vmap": VmapEngine, "auto": AutoEngine}
+PRECISIONS = {"float32": False, "bfloat16": True}
+
+
+def make(
+    task: Task,
+    training: LocalTraining,
+    *,
+    engine: str = "auto",
+    precision: str = "float32",
+    device: str = "cpu",
+    threads: int | None = None,
+    seed: int = 0,
+    losses: bool = False,
+) -> Engine:
+    """Make an engine for a task.
+
+    Parameters
+    ----------
+    task
+        What is learned.
+    training
+        Hyper-parameters of local training.
+    engine
+        "loop" (one client after the other), "vmap" (all clients as one batched program) or "auto" (times both on the
+        first round).
+    precision
+        "float32", or "bfloat16": forward and backward passes under autocast, weights and updates in float32. It
+        pays where the hardware multiplies bfloat16; a processor that does not is warned of.
+    device
+        "cpu", "cuda" or "cuda:1", …
+    threads
+        How many clients (or chunks of them) train side by side on the CPU, each on one core; default: torch's number
+        of threads. It changes no bits, and torch's own setting is left alone.
+    seed
+        Of the run: it decides the untrained model and the batches.
+    losses
+        Whether `Engine.losses` is kept.
+    """
+    kind = choose("engine", engine, ENGINES)
+    bfloat16 = choose("precision", precision, PRECISIONS)
+    where = _device(device)
+    positive_int("seed", seed, 0)
+    count = torch.get_num_threads() if threads is None else positive_int("threads", threads)
+    if bfloat16 and where.type == "cpu" and _product_seconds(torch.bfloat16) > _product_seconds(torch.float32):
+        warnings.warn("this processor multiplies float32 faster than bfloat16: precision='float32' pays", stacklevel=2)
+    setting = Setting(task, training, bfloat16=bfloat16, device=where, threads=count, seed=seed, record_losses=losses)
+    return kind(setting)
+
+
+def _product_seconds(dtype: torch.dtype) -> float:
+    """Time a matrix product: no list of instruction sets is complete, and emulated bfloat16 is several times slower."""
+    a = torch.ones(512, 512, dtype=dtype)
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        a @ a
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise fail("device", name, 'must be "cpu", "cuda" or "cuda:N"') from None
+    if device.type not in ("cpu", "cuda"):
+        raise fail("device", name, 'must be "cpu", "cuda" or "cuda:N"')
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise fail("device", name, f"torch sees {torch.cuda.device_count()} CUDA devices here")
+    return device

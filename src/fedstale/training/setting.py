@@ -1,0 +1,87 @@
+"""What every engine is built on: the task's samples on the device, the model, the threads, the precision."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..tasks.task import Task
+from .layout import Layout, flatten
+from .local import LocalTraining
+from .prepare import Resident, convolutional, prepare, stochastic
+from .samples import Samples
+from .workers import Workers
+
+
+class Setting:
+    """A task made ready for training on one device.
+
+    Parameters
+    ----------
+    task
+        What is learned.
+    training
+        Hyper-parameters of local training.
+    bfloat16
+        Whether forward and backward passes run under bfloat16 autocast. Weights, updates and steps stay float32.
+    device
+        Where.
+    threads
+        How many clients train side by side.
+    seed
+        Of the run.
+    record_losses
+        Whether engines keep the clients' training losses.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        training: LocalTraining,
+        *,
+        bfloat16: bool,
+        device: torch.device,
+        threads: int,
+        seed: int,
+        record_losses: bool,
+    ) -> None:
+        self.task, self.training, self.seed = task, training, seed
+        self.bfloat16, self.device, self.record_losses = bfloat16, device, record_losses
+        built = task.build(seed)
+        self.layout = Layout.of(built)
+        self.initial = flatten(built)
+        channels_last = task.train.x.ndim == 4 and convolutional(built)
+        self.model = prepare(built, channels_last=channels_last, device=device)
+        self.stochastic = stochastic(built)
+        self.train = Samples(task.train, channels_last, device)
+        self.test = Samples(task.test, channels_last, device)
+        # Dropout draws from torch's global stream: clients that take turns draw the same numbers every time.
+        single = self.stochastic or device.type != "cpu"
+        self.workers = Workers(1 if single else threads, lambda: Resident(self.model))
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of forward passes."""
+        if not self.bfloat16:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def activations(self) -> int:
+        """Count the numbers that the model's layers put out for one sample."""
+        total = 0
+
+        def count(_: nn.Module, __: object, output: object) -> None:
+            nonlocal total
+            total += output.numel() if isinstance(output, Tensor) else 0
+
+        leaves = [part for part in self.model.modules() if not list(part.children())]
+        hooks = [part.register_forward_hook(count) for part in leaves]
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                self.model(self.train.inputs(slice(0, 2)))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return -(-total // min(2, len(self.train.y)))

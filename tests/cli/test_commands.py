@@ -1,0 +1,207 @@
+"""The command line as a user meets it: what works, and one clear line with exit code 2 for what does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedstale.cli.app import app
+
+QUADRATIC = ["run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet"]
+
+
+def fedstale(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedstale", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        timeout=120,
+    )
+
+
+def ok(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDSTALE_STORE", raising=False)
+    return tmp_path
+
+
+def test_run_list_show_export_delete(inside: Path) -> None:
+    ok(*QUADRATIC)
+    assert (inside / "fedstale-runs" / "store.sqlite").exists()
+    ok(*QUADRATIC, "--seed", "1", "--beta", "0.5", "--name", "second")
+    listed = json.loads(ok("runs", "list", "--json"))
+    assert [run["status"] for run in listed] == ["finished", "finished"]
+    assert {run["config"]["seed"] for run in listed} == {0, 1}
+    assert "fedstale β=0.5" in ok("runs", "list")
+    shown = ok("runs", "show", "second")
+    assert "excess_loss over rounds" in shown
+    assert len(json.loads(ok("runs", "show", "second", "--json"))["metrics"]["excess_loss"]) == 30
+    ok("runs", "export", "runs.csv")
+    assert len((inside / "runs.csv").read_text().splitlines()) == 61
+    ok("runs", "delete", "second")
+    assert len(json.loads(ok("runs", "list", "--json"))) == 1
+
+
+def test_resume_of_a_finished_run_repeats_nothing(inside: Path) -> None:
+    ok(*QUADRATIC)
+    assert "is finished" in ok(*QUADRATIC, "--resume")
+    assert len(json.loads(ok("runs", "list", "--json"))) == 1
+
+
+def test_a_config_file(inside: Path) -> None:
+    ok(*QUADRATIC, "--save-config", "run.toml", "--p-min", "0.3", "--beta", "0.25")
+    assert not (inside / "fedstale-runs").exists()
+    summary = json.loads(ok("run", "run.toml", "--json"))
+    assert summary["rounds"] == 30
+    assert summary["beta"] == 0.25
+
+
+def test_store_by_environment_and_option(inside: Path) -> None:
+    done = fedstale(*QUADRATIC, cwd=inside, FEDSTALE_STORE="here")
+    assert done.returncode == 0, done.stderr
+    assert (inside / "here" / "store.sqlite").exists()
+    ok(*QUADRATIC, "--store", "there")
+    assert (inside / "there" / "store.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "digts"], "unknown task 'digts': did you mean digits"),
+        (["run", "quadratic", "--rule", "fedstal"], "unknown rule 'fedstal': did you mean fedstale"),
+        (["run", "quadratic", "--beta", "1.5"], "beta = 1.5: must be a finite number in [0, 1]"),
+        (["run", "quadratic", "--beta", "outo"], "unknown beta 'outo': did you mean auto"),
+        (["run", "quadratic", "--p-min", "0"], "p_min = 0.0: input should be greater than 0"),
+        (["run", "quadratic", "--p-min", "1e-9"], "10/p_min would be 10,000,000,000 rounds"),
+        (
+            ["run", "quadratic", "--participation", "markof"],
+            "unknown participation process 'markof': did you mean markov",
+        ),
+        (["run", "quadratic", "--probabilities", "fedua"], "did you mean fedau"),
+        (["run", "quadratic", "--memory", "tape"], "memory = 'tape'"),
+        (["run", "quadratic", "--participation-option", "x"], "must have the form NAME=VALUE"),
+        (["run", "digits-mlp", "--engine", "lop"], "unknown engine 'lop': did you mean loop"),
+        (["run", "digits-mlp", "--batch-size", "4000"], "batch_size = 4000: client"),
+        (["run", "none.toml"], "there is no file none.toml"),
+        (["runs", "list"], "store"),
+        (["resume"], "store"),
+        (["advise"], "give a participation log or --p"),
+        (["advise", "--p", "1,x"], "--p = '1,x'"),
+        (["advise", "--p", "1,0"], "p[1] = 0.0"),
+        (["advise", "none.csv"], "none.csv"),
+        (["compare", "--rules", "fedavgg"], "unknown rule 'fedavgg': did you mean fedavg"),
+        (["data", "fetch", "mnst"], "did you mean mnist"),
+    ],
+)
+def test_one_clear_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = fedstale(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("fedstale: ")
+    assert message in line
+    runs = list(tmp_path.glob("fedstale-runs/runs/*"))
+    assert not runs, "a refused run leaves nothing behind"
+
+
+def test_a_misspelt_option_names_the_right_one(tmp_path: Path) -> None:
+    done = fedstale("run", "quadratic", "--betta", "0.5", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--beta" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_missing_data_source_is_one_line(tmp_path: Path) -> None:
+    done = fedstale(
+        "run",
+        "mnist-mlp",
+        cwd=tmp_path,
+        FEDSTALE_DATA=str(tmp_path / "d"),
+        FEDSTALE_DATA_SOURCES="registry",
+        PATH="/nowhere",
+        PIP_NO_INDEX="1",
+    )
+    assert done.returncode == 2, done.stderr
+    assert "mnist" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_of_a_newer_version(inside: Path) -> None:
+    import sqlite3
+
+    ok(*QUADRATIC)
+    with sqlite3.connect(inside / "fedstale-runs" / "store.sqlite") as database:
+        database.execute("UPDATE version SET format = 99")
+    done = fedstale("runs", "list", cwd=inside)
+    assert done.returncode == 2
+    assert "99" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
+    long = ["run", "quadratic", "--num-clients", "3", "--rounds", "20000", "--lr", "0.02", "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedstale", *long],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("fedstale-runs/runs/*/checkpoint/state.safetensors")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: fedstale resume" in output
+    assert "Traceback" not in errors
+    listed = json.loads(fedstale("runs", "list", "--json", cwd=tmp_path).stdout)
+    assert listed[0]["status"] == "interrupted"
+    assert 0 < listed[0]["rounds_done"] < 20000
+
+
+def test_compare_and_its_files(inside: Path) -> None:
+    rows: list[dict[str, Any]] = json.loads(
+        ok("compare", "quadratic", "--num-clients", "4", "--p-min", "0.1", "--lr", "0.02", "--seeds", "2", "--json")
+    )
+    assert len(rows) == 6
+    assert all(row["excess_loss"] > 0 for row in rows)
+    for name in ("comparison.csv", "comparison.png", "comparison.svg"):
+        assert (inside / "fedstale-compare" / name).stat().st_size > 500
+    table = ok("compare", "quadratic", "--num-clients", "4", "--lr", "0.02", "--rules", "fedavg,fedstale:0.8", "-q")
+    assert "FedStale β=0.8" in table
+
+
+def test_advise_from_a_log(inside: Path) -> None:
+    lines = ["round,client"] + [f"{t},0" for t in range(50)] + [f"{t},1" for t in range(0, 50, 10)]
+    Path("log.csv").write_text("\n".join(lines))
+    text = ok("advise", "log.csv")
+    assert "p_avg/p_min = 5.5" in text
+    assert "Keep stale updates" in text
+    answer = json.loads(ok("advise", "log.csv", "--clients", "3", "--json"))
+    assert answer["never_seen"] == 1
+    assert answer["p_min"] == pytest.approx(0.1)
+    assert "every client always comes" in ok("advise", "--p", "3x1")
+
+
+def test_version_and_help() -> None:
+    assert ok("--version").startswith("fedstale ")
+    assert "--p-min" in ok("run", "--help")
