@@ -10,6 +10,7 @@ import typer
 
 from .. import __version__
 from ..checks import InvalidInput
+from ..tasks.data import DataUnavailable
 from . import advise, compare, data, flower, run, runs
 
 app = typer.Typer(
@@ -46,7 +47,7 @@ def main() -> None:
     """Run a command; a wrong input is one line on standard error and exit code 2, never a traceback."""
     try:
         app()
-    except InvalidInput as error:
+    except (InvalidInput, DataUnavailable) as error:
         _complain(str(error))
     except ModuleNotFoundError as error:
         extra = {"torch": "sim", "sklearn": "sim", "matplotlib": "sim", "platformdirs": "sim", "flwr": "flower"}

@@ -1,0 +1,118 @@
+"""`fedstale sweep`: a grid of runs, resumable, here, in worker processes or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..checks import fail
+from .options import StorePath
+
+if TYPE_CHECKING:
+    from ..sweeps import Progress
+    from ..sweeps.executors import Executor
+
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Worker processes; 0: none, in this process. Default: one per core.")
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", help='Address of a Ray cluster ("auto": the one on this machine, "local": start one here).'),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="A TOML file with [settings] and [grid], or a Python file.")],
+    store: StorePath = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    out: Annotated[Path | None, typer.Option(help="Write the results to this CSV file.")] = None,
+    tune: Annotated[bool, typer.Option("--tune", help="Print each method at its best learning rate.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every combination of a grid; what the store has already is not run again."""
+    from .. import sweeps
+    from ..store import Store
+
+    grid = sweeps.from_file(file)
+    runs = grid.runs()
+    with Store.open(store) as opened:
+        if dry_run:
+            left = sweeps.missing(opened, runs)
+            batches = sweeps.plan(left)
+            together = sum(len(batch.runs) for batch in batches if batch.lockstep)
+            typer.echo(
+                f"{grid.name}: {len(runs)} runs, {len(runs) - len(left)} in the store, {len(left)} to do in "
+                f"{len(batches)} batches ({together} of them in lock-step)"
+            )
+            return
+        with bar(grid.name, quiet=quiet) as report:
+            progress = sweeps.sweep(runs, opened, name=grid.name, executor=executor(workers, ray), report=report)
+        table = sweeps.results(opened, runs)
+        if out is not None:
+            sweeps.write_csv(out, table)
+        if tune:
+            for cell in sweeps.tuned(table):
+                one = cell.runs[0].settings
+                where = f"p_min {one.p_min:g}, swap {one.swap:g}"
+                rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
+                typer.echo(f"{where}, {one.label}: {cell.mean:.2%} ± {cell.error:.2%} at lr {rate}")
+    tell(progress, f"results: {out}" if out else f"store: {opened.folder}")
+
+
+def executor(workers: int | None, ray: str | None) -> Executor:
+    """Choose where the work is done."""
+    from .. import sweeps
+
+    if ray is not None:
+        if workers is not None:
+            raise fail("--workers", workers, "a Ray cluster has its own: give --workers or --ray")
+        return sweeps.ray(None if ray == "local" else ray)
+    return sweeps.in_process if workers == 0 else sweeps.processes(workers)
+
+
+@contextmanager
+def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Show one bar for the sweep: runs, failures, time left by the rounds that are still to be done."""
+    if quiet:
+        yield lambda progress: None
+        return
+    import time
+
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}")]
+    began = time.monotonic()
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task(name, total=1, numbers="")
+
+        def report(progress: Progress) -> None:
+            numbers = f"{progress.stored + progress.done}/{progress.total} runs"
+            if progress.failures:
+                numbers += f", {len(progress.failures)} failed"
+            if progress.worked:
+                left = (time.monotonic() - began) * (progress.work - progress.worked) / progress.worked
+                numbers += f", {int(left // 60)}:{int(left % 60):02d} left"
+            bars.update(task, total=max(progress.work, 1), completed=progress.worked or int(not progress.work))
+            bars.update(task, numbers=numbers)
+
+        yield report
+
+
+def tell(progress: Progress, where: str) -> None:
+    """Say how a sweep ended; failures are listed, and make the exit code 1."""
+    ran = progress.done - len(progress.failures)
+    typer.echo(f"{progress.total} runs: {progress.stored} were in the store, {ran} ran now. {where}")
+    for one, reason in progress.failures[:20]:
+        typer.echo(f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True)
+    if progress.failures:
+        typer.echo(f"{len(progress.failures)} runs failed; the same command tries them again", err=True)
+        raise typer.Exit(1)
