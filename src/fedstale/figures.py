@@ -63,6 +63,8 @@ def save(figure: Any, stem: Path) -> list[Path]:
 def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
     """Learning curves over all clients and over the rare group, participation raster, staleness."""
     plt = pyplot()
+    from matplotlib.ticker import PercentFormatter
+
     metric = comparison.metric
     grouped = metric == "accuracy"
     figure, axes = plt.subplot_mosaic(
@@ -77,6 +79,7 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
         axes["rare"].sharey(axes["all"])
         _curves(axes["rare"], comparison, "accuracy_group1")
         axes["rare"].set_title("test accuracy, rare clients")
+        axes["all"].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     else:
         axes["all"].set(title="excess loss F(w) − F(w*)", yscale="log")
     first = next(iter(next(iter(comparison.results.values())).values()))
@@ -86,7 +89,7 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
     chosen, seeds = comparison.settings, len(comparison.seeds)
     figure.suptitle(
         f"{chosen.task}: {chosen.num_clients} clients, rare half comes with p = {chosen.p_min:g}, "
-        f"label swap {chosen.swap:g}, {seeds} seed{'s' if seeds > 1 else ''} (mean ± standard error)",
+        f"label swap {chosen.swap:g}, " + (f"{seeds} seeds (mean ± standard error)" if seeds > 1 else "1 seed"),
         fontsize=10,
     )
     return save(figure, stem)

@@ -154,3 +154,37 @@ def test_simulate_into_a_store(tmp_path: Path) -> None:
         simulate(**SMALL, rule="fedstal", rounds=15, store=tmp_path)
     with Store.open(tmp_path) as store:
         assert len(store.runs()) == 1
+
+
+def test_training_loss_on_request() -> None:
+    pytest.importorskip("torch")
+    asked = simulate("digits", "fedavg", p_min=0.5, rounds=4, train_loss=True, threads=1, engine="loop")
+    assert asked.metrics["train_loss"][-1] < asked.metrics["train_loss"][0]
+    assert "train_loss" not in simulate("digits", "fedavg", p_min=0.5, rounds=1, threads=1, engine="loop").metrics
+
+
+def test_tensorboard_and_mlflow_get_every_metric(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from fedstale.simulation import MLflow, TensorBoard
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    run = simulate(
+        **SMALL,
+        rule="fedavg",
+        rounds=5,
+        callbacks=[TensorBoard(str(tmp_path / "tb")), MLflow(uri, params={"rule": "fedavg"})],
+    )
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
+    assert [event.value for event in events.Scalars("excess_loss")] == pytest.approx(
+        run.metrics["excess_loss"], rel=1e-6
+    )
+    client = MlflowClient(uri)
+    (logged,) = client.search_runs([client.get_experiment_by_name("fedstale").experiment_id])
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params == {"rule": "fedavg"}
+    assert logged.data.metrics["excess_loss"] == pytest.approx(run.final("excess_loss"))

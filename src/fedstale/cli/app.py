@@ -58,7 +58,8 @@ def main() -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):
             raise
-        _complain(f"{error.strerror}: {error.filename or 'while writing'}")
+        where = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        _complain(f"{where}; what was saved before is whole: mend this and go on with fedstale resume")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -77,7 +77,7 @@ def resume(
 
     with Store.open(store, create=False) as opened:
         if which is None:
-            waiting = opened.runs(status="interrupted")
+            waiting = opened.runs(status="interrupted") + opened.runs(status="failed")
             if not waiting:
                 raise InvalidInput("no run was interrupted: fedstale runs list")
             which = max(waiting, key=lambda info: info.updated).id
@@ -99,7 +99,10 @@ def resume(
 
 
 def _begun(store: Store, chosen: Settings) -> Run | None:
-    return store.find(chosen.record(), status="interrupted") or store.find(chosen.record(), status="finished")
+    for status in ("interrupted", "failed", "finished"):
+        if found := store.find(chosen.record(), status=status):
+            return found
+    return None
 
 
 def _go(
@@ -141,6 +144,9 @@ def _go(
         )
     try:
         simulation.run()
+        engine = getattr(getattr(simulation.trainer, "engine", None), "chosen", None)
+        if engine and chosen.engine == "auto" and not quiet:
+            typer.echo(f"engine: auto took {engine}")
     except KeyboardInterrupt:
         done = simulation.state.round
         typer.echo(f"\ninterrupted after round {done} of {chosen.total_rounds}; go on with: fedstale resume {kept.id}")

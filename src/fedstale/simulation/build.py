@@ -102,6 +102,7 @@ def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = 
         device=chosen.device,
         threads=chosen.threads,
         seed=chosen.seed,
+        losses=chosen.train_loss,
     )
     return EngineTrainer(made, task)
 

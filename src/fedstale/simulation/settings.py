@@ -56,9 +56,10 @@ class Settings(BaseModel):
     engine: str = Field("auto", description="loop, vmap or auto")
     precision: str = Field("float32", description="float32 or bfloat16 for local training")
     device: str = Field("cpu", description="cpu or cuda")
-    threads: int | None = Field(None, ge=1, description="of torch")
+    threads: int | None = Field(None, ge=1, description="clients that train side by side on the CPU; changes no bits")
 
     evaluate_every: int | None = Field(None, ge=1, description="rounds between evaluations; default: 50 in a run")
+    train_loss: bool = Field(False, description="record the mean training loss of every round, too")
     per_client: bool = Field(False, description="record every client's accuracy, too")
 
     @model_validator(mode="after")
