@@ -29,7 +29,7 @@ def run(
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
     save_config: Annotated[Path | None, typer.Option(help="Write the settings to this TOML file and stop.")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard events.")] = None,
-    mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI, such as file:./mlruns.")] = None,
+    mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI, such as sqlite:///mlflow.db.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json: Json = False,
     *,

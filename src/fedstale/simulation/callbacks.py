@@ -98,9 +98,9 @@ class TensorBoard(Callback):
 
 @dataclass
 class MLflow(Callback):
-    """Log every metric to an MLflow tracking store (extra `track`); by default a local folder, nothing leaves."""
+    """Log every metric to an MLflow tracking store (extra `track`); by default a local file, nothing leaves."""
 
-    tracking_uri: str = "file:./mlruns"
+    tracking_uri: str = "sqlite:///mlflow.db"
     experiment: str = "fedstale"
     params: dict[str, Any] = field(default_factory=dict)
     _client: Any = field(default=None, init=False, repr=False)
