@@ -1,0 +1,21 @@
+"""Strategies for Flower's message API: change one import, and the rare devices are served.
+
+from fedstale.flower import FedStale            # instead of: from flwr.serverapp.strategy import FedAvg
+
+strategy = FedStale(fraction_train=0.5)         # clients stay as they are
+result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=10)
+"""
+
+from __future__ import annotations
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("fedstale.flower needs Flower: pip install 'fedstale[flower]'", name="flwr") from error
+
+from .identity import Identity, identity_mod
+from .loop import NobodyAnswered
+from .strategies import FedStale, FedVARP, UnbiasedFedAvg
+from .strategy import RuleStrategy
+
+__all__ = ["FedStale", "FedVARP", "Identity", "NobodyAnswered", "RuleStrategy", "UnbiasedFedAvg", "identity_mod"]

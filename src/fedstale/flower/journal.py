@@ -1,0 +1,124 @@
+"""What a round tells: numbers for Flower's `Result` and, where asked for, for the fedstale store and its board."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import MetricRecord
+
+from ..checks import Float
+from .probabilities import Probabilities
+from .replies import LeftOut
+from .server import Applied, Server
+
+if TYPE_CHECKING:
+    from ..store import Run, Store
+
+PREFIX = "fedstale/"
+"""Before our names in Flower's MetricRecords: clients may report metrics under any other name."""
+
+
+def per_client(server: Server, probabilities: Probabilities) -> dict[str, Float]:
+    """Return p̂ and the staleness (rounds since the last contribution) of every client, after a round."""
+    clients = np.arange(len(server.identities))
+    state = server.state
+    return {
+        "probability": probabilities.of(state.estimator, clients, server.identities),
+        "staleness": (state.round - 1.0) - state.clients["last_seen"][clients],
+    }
+
+
+def round_metrics(
+    server: Server, applied: Applied, connected: int, asked: int, left_out: list[LeftOut], clients: Mapping[str, Float]
+) -> dict[str, float]:
+    """Return the numbers of a round."""
+    numbers: dict[str, float] = {
+        "known": len(server.identities),
+        "connected": connected,
+        "asked": asked,
+        "participants": len(applied.clients),
+        "failed": sum(one.kind == "failed" for one in left_out),
+        "left_out": sum(one.kind == "bad" for one in left_out),
+        "staleness_mean": float(applied.staleness.mean()) if applied.staleness.size else 0.0,
+        "staleness_max": float(applied.staleness.max(initial=0.0)),
+    }
+    if len(server.identities):
+        numbers["p_mean"] = float(clients["probability"].mean())
+        numbers["p_min"] = float(clients["probability"].min())
+    beta = server.state.report.get("beta")
+    if beta is not None and np.isfinite(beta):
+        numbers["beta"] = float(beta)
+    return numbers
+
+
+class Journal:
+    """Writes a federation's rounds into the fedstale store, or nowhere.
+
+    Parameters
+    ----------
+    store
+        The store's folder, an open `fedstale.store.Store`, or None.
+    """
+
+    def __init__(self, store: str | Path | Store | None) -> None:
+        self.given = store
+        self._store: Store | None = None
+        self._run: Run | None = None
+        self._last = -1
+
+    def open(self, config: Mapping[str, Any], rounds_total: int, run: str | None, round: int) -> str | None:
+        """Begin a run of the store, or go on with one from this round; return its id."""
+        if self.given is None or self._run is not None:
+            return None if self._run is None else self._run.id
+        from ..store import Store
+
+        self._store = self.given if isinstance(self.given, Store) else Store.open(self.given)
+        if run is None:
+            self._run = self._store.start(config, name=None, rounds_total=rounds_total)
+        else:
+            self._run = self._store.resume(run)
+            self._run.truncate(round - 1)
+        self._last = self._run.info().rounds_done - 1
+        return self._run.id
+
+    def record(self, index: int, numbers: Mapping[str, float], applied: Applied | None, clients: Any = None) -> None:
+        """Note a round; a round that is noted already stays as it is."""
+        if self._run is None or index <= self._last:
+            return
+        participants = None if applied is None else applied.clients
+        self._run.record(index, numbers, participants=participants, clients=clients)
+        self._run.flush()  # rounds of a real federation are slow: the board may see each at once
+        self._last = index
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._run is not None:
+            self._run.__exit__(kind, error, trace)
+        if self._store is not None and self._store is not self.given:
+            self._store.close()
+        self._run = self._store = None
+
+
+def scalars(prefix: str, record: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the single numbers of a MetricRecord, for the store."""
+    return {
+        f"{prefix}{name}": float(value) for name, value in (record or {}).items() if isinstance(value, (int, float))
+    }
+
+
+def to_metrics(client_metrics: MetricRecord | None, numbers: Mapping[str, float]) -> MetricRecord:
+    """Return the clients' aggregated metrics with ours beside them."""
+    record = MetricRecord()
+    for name, value in (client_metrics or {}).items():
+        record[name] = value
+    for name, number in numbers.items():
+        record[PREFIX + name] = number
+    return record

@@ -1,0 +1,199 @@
+"""How a Flower model (named arrays of any shape and dtype) becomes the one vector w of Algorithm 1, and back.
+
+Floating-point arrays go through the rule as one flat vector. What a rule must not touch is kept beside it and
+averaged over those who answered: integer and boolean buffers (a counter has no gradient), and running
+statistics of normalisation layers (an update weighted by 1/p_i may overshoot, and a variance below zero is NaN).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from io import BytesIO
+from math import prod
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+from ..checks import Float, InvalidInput, fail
+
+BESIDE = ("*running_mean", "*running_var")
+"""Names of floating-point arrays that are averaged instead of going through the rule."""
+
+
+class BadArrays(InvalidInput):
+    """Arrays that do not fit the model."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One array of the model; `start` is its place in the vector, or −1 for an array beside it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """Where the array ends in the vector."""
+        return self.start + prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The arrays of a model in the order in which the model names them."""
+
+    slots: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]], beside: Sequence[str] = BESIDE) -> Layout:
+        """Read the layout off a model; `beside` are patterns of names that do not go through the rule."""
+        slots, place = [], 0
+        for name, array in arrays.items():
+            if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+                allowed = "arrays of a model hold float16, float32, float64, integers or booleans"
+                raise fail(f"array {name}", str(array.dtype), allowed)
+            through = array.dtype.kind == "f" and not any(fnmatchcase(name, pattern) for pattern in beside)
+            slots.append(Slot(name, array.shape, array.dtype, place if through else -1))
+            place += array.size if through else 0
+        if place == 0:
+            raise fail("initial_arrays", sorted(arrays), "the model has no floating-point parameters to train")
+        return cls(tuple(slots))
+
+    @property
+    def parameters(self) -> list[Slot]:
+        """The arrays that go through the rule."""
+        return [slot for slot in self.slots if slot.start >= 0]
+
+    @property
+    def buffers(self) -> list[Slot]:
+        """The arrays beside it."""
+        return [slot for slot in self.slots if slot.start < 0]
+
+    @property
+    def num_params(self) -> int:
+        """The length d of the vector."""
+        return self.parameters[-1].stop
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The vector's dtype: float32, or float64 as soon as one parameter is; float16 is summed in float32."""
+        return np.result_type(np.float32, *(slot.dtype for slot in self.parameters))
+
+    def describe(self) -> list[list[Any]]:
+        """Return the layout as plain lists, to be saved as JSON."""
+        return [[slot.name, list(slot.shape), slot.dtype.str, slot.start] for slot in self.slots]
+
+    @classmethod
+    def from_description(cls, lists: Iterable[Sequence[Any]]) -> Layout:
+        """Rebuild a layout from `describe`."""
+        return cls(tuple(Slot(name, tuple(shape), np.dtype(kind), start) for name, shape, kind, start in lists))
+
+    def split(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        """Return the vector and the buffers of a model."""
+        vector = np.empty(self.num_params, dtype=self.dtype)
+        for slot in self.parameters:
+            vector[slot.start : slot.stop] = arrays[slot.name].reshape(-1)
+        return vector, {slot.name: arrays[slot.name].astype(slot.dtype) for slot in self.buffers}
+
+    def join(self, vector: NDArray[Any], buffers: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+        """Return the model as Flower sends it, each array in its own dtype."""
+        arrays = {}
+        for slot in self.slots:
+            flat = buffers[slot.name] if slot.start < 0 else vector[slot.start : slot.stop]
+            arrays[slot.name] = Array(np.asarray(flat.reshape(slot.shape), dtype=slot.dtype))
+        return ArrayRecord(arrays)
+
+    def as_sent(self, vector: NDArray[Any]) -> NDArray[Any]:
+        """Return the vector as the clients receive it: rounded where an array is narrower than the vector."""
+        if all(slot.dtype == vector.dtype for slot in self.parameters):
+            return vector
+        sent = vector.copy()
+        for slot in self.parameters:
+            sent[slot.start : slot.stop] = vector[slot.start : slot.stop].astype(slot.dtype)
+        return sent
+
+    def check(self, record: Mapping[str, Array]) -> None:
+        """Refuse arrays that are not this model's, by what the record says of them."""
+        wanted = {slot.name for slot in self.slots}
+        for what, names in (("missing", wanted - record.keys()), ("unknown", record.keys() - wanted)):
+            if names:
+                raise BadArrays(f"{what} arrays: {', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}")
+
+    def difference(self, sent: NDArray[Any], record: Mapping[str, Array], out: NDArray[Any]) -> None:
+        """Write Δ = w_t − w_i into `out`, shape (d,); refuse arrays of another shape or kind."""
+        for slot in self.parameters:
+            array = _fitting(slot, record[slot.name], "f")
+            np.subtract(sent[slot.start : slot.stop], array, out=out[slot.start : slot.stop], casting="same_kind")
+
+    def buffers_of(self, record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
+        """Return a reply's buffers; refuse those of another shape, or not finite."""
+        found = {}
+        for slot in self.buffers:
+            array = _fitting(slot, record[slot.name], "fiub").reshape(slot.shape)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise BadArrays(f"array {slot.name} holds NaN or infinity")
+            found[slot.name] = array
+        return found
+
+    def mean_buffers(self, replies: Sequence[Mapping[str, NDArray[Any]]], weights: Float) -> dict[str, NDArray[Any]]:
+        """Return the weighted mean of the replies' buffers, in each buffer's dtype; integers are rounded."""
+        result = {}
+        for slot in self.buffers:
+            mean: NDArray[Any] = np.zeros(slot.shape)
+            for weight, reply in zip(weights / weights.sum(), replies, strict=True):
+                mean += weight * reply[slot.name]
+            if slot.dtype.kind == "b":
+                mean = mean >= 0.5
+            elif slot.dtype.kind in "iu":
+                mean = np.rint(mean)
+            result[slot.name] = np.asarray(mean).astype(slot.dtype)
+        return result
+
+
+def read(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
+    """Return all arrays of a record as NumPy arrays."""
+    return {name: decode(array) for name, array in record.items()}
+
+
+def decode(array: Array) -> NDArray[Any]:
+    """Return a Flower array as a read-only NumPy array over the received bytes.
+
+    `Array.numpy()` parses the header anew and copies the data; a round has the same few headers from every
+    client, so they are parsed once and the data is viewed where it lies.
+    """
+    data = array.data
+    if array.stype != "numpy.ndarray":
+        raise BadArrays(f"arrays are serialised as {array.stype!r}, expected 'numpy.ndarray'")
+    try:
+        if data[:8] != b"\x93NUMPY\x01\x00":
+            return np.asarray(array.numpy())
+        offset = 10 + int.from_bytes(data[8:10], "little")
+        shape, fortran, dtype = _header(data[8:offset])
+        flat = np.frombuffer(data, dtype=dtype, count=prod(shape), offset=offset)
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise BadArrays(f"an array cannot be read: {error}") from None
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=4096)
+def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(BytesIO(header))
+    if dtype.hasobject:
+        raise ValueError("objects are never unpickled")
+    return tuple(shape), bool(fortran), dtype
+
+
+def _fitting(slot: Slot, array: Array, kinds: str) -> NDArray[Any]:
+    """Decode an array that must fit a slot; return it flat."""
+    found = decode(array)
+    if found.shape != slot.shape:
+        raise BadArrays(f"array {slot.name} has shape {found.shape}, expected {slot.shape}")
+    if found.dtype.kind not in kinds:
+        raise BadArrays(f"array {slot.name} holds {found.dtype}, expected {slot.dtype}")
+    return found.reshape(-1)

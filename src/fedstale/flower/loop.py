@@ -1,0 +1,113 @@
+"""The rounds of a federation: Flower's `Strategy.start`, with a beginning that may be in the middle.
+
+It differs from Flower's loop in what a federation with absent clients needs: round numbers go on after a
+resume, a round without messages does not touch the network, and a run in which nobody ever answered fails
+instead of returning the initial model as a success.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterable
+from logging import INFO, getLogger
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
+
+from ..checks import positive_int
+from .journal import per_client, scalars
+
+if TYPE_CHECKING:
+    from .strategy import RuleStrategy
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+_logger = getLogger("flwr")
+
+
+class NobodyAnswered(RuntimeError):
+    """No client contributed in any round: there is no trained model to return."""
+
+
+def run_rounds(
+    strategy: RuleStrategy,
+    grid: Grid,
+    initial_arrays: ArrayRecord,
+    num_rounds: int,
+    timeout: float,
+    train_config: ConfigRecord,
+    evaluate_config: ConfigRecord,
+    evaluate_fn: Evaluate | None,
+) -> Result:
+    """Run rounds until `num_rounds` are done in total."""
+    positive_int("num_rounds", num_rounds, 0)
+    _logger.log(INFO, "Starting %s strategy:", type(strategy).__name__)
+    log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
+    strategy.summary()
+    server = strategy.begin(initial_arrays)
+    server.fits(initial_arrays)
+    # Work that nobody waits for any more would only delay a node's next round.
+    strategy.ttl = timeout
+    done = server.state.round
+    arrays = initial_arrays if done == 0 else strategy.current()
+    if done:
+        _logger.log(INFO, "Resumed after round %d with %d known clients", done, len(server.identities))
+    began = time.time()
+    result = Result(arrays=arrays)
+    with strategy.journal as journal:
+        config = {"kind": "flower", **strategy.about()}
+        strategy.store_run = journal.open(config, num_rounds, strategy.store_run, done)
+        first = _evaluate(evaluate_fn, done, arrays, result)
+        if done:
+            journal.record(done - 1, first, None, per_client(server, strategy.probabilities))
+        for current in range(done + 1, num_rounds + 1):
+            _logger.log(INFO, "")
+            _logger.log(INFO, "[ROUND %s/%s]", current, num_rounds)
+            messages = strategy.configure_train(current, arrays, train_config, grid)
+            model, train = strategy.aggregate_train(current, _send(grid, messages, timeout))
+            if model is not None:
+                result.arrays = arrays = model
+            if train is not None:
+                _logger.log(INFO, "\t└──> Aggregated MetricRecord: %s", train)
+                result.train_metrics_clientapp[current] = train
+            messages = strategy.configure_evaluate(current, arrays, evaluate_config, grid)
+            evaluated = strategy.aggregate_evaluate(current, _send(grid, messages, timeout))
+            if evaluated is not None:
+                _logger.log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
+                result.evaluate_metrics_clientapp[current] = evaluated
+            numbers = scalars("train/", train) | scalars("evaluate/", evaluated)
+            numbers |= _evaluate(evaluate_fn, current, arrays, result)
+            if strategy.last_round is not None:
+                applied, own = strategy.last_round
+                numbers = {k: v for k, v in numbers.items() if not k.startswith("train/fedstale/")} | own
+                journal.record(current - 1, numbers, applied, per_client(server, strategy.probabilities))
+        if num_rounds > done and strategy.train_nodes.active and not server.identities:
+            reasons = ", ".join(sorted({one.reason for _, one in strategy.left_out})[:3])
+            raise NobodyAnswered(
+                f"no client contributed in any of {num_rounds} rounds: {reasons or 'no node answered in time'}"
+            )
+    _logger.log(INFO, "")
+    _logger.log(INFO, "Strategy execution finished in %.2fs", time.time() - began)
+    _logger.log(INFO, "Final results:")
+    for line in io.StringIO(str(result)):
+        _logger.log(INFO, "\t%s", line.strip("\n"))
+    return result
+
+
+def _send(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
+    messages = list(messages)
+    return grid.send_and_receive(messages, timeout=timeout) if messages else []
+
+
+def _evaluate(evaluate_fn: Evaluate | None, current: int, arrays: ArrayRecord, result: Result) -> dict[str, float]:
+    if evaluate_fn is None:
+        return {}
+    found = evaluate_fn(current, arrays)
+    _logger.log(INFO, "Global evaluation after round %d: %s", current, found)
+    if found is None:
+        return {}
+    result.evaluate_metrics_serverapp[current] = found
+    return scalars("", found)

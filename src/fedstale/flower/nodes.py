@@ -1,0 +1,85 @@
+"""Whom the server asks: waiting for nodes, and selecting among those that are connected (spec §5).
+
+Availability (who is connected) and selection (who of them is asked) stay apart; whether a node that was asked
+answers is a third thing, and only that counts as participation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from logging import INFO, getLogger
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import ArrayLike
+
+from ..checks import fail, fraction, positive_int
+from ..participation import Selection, UniformSample
+from ..randomness import generator
+from .identity import Identity
+
+_POLL = 1.0
+
+
+def connected(grid: Grid, identity: Identity, at_least: int, max_wait: float | None) -> list[int]:
+    """Return the connected nodes once there are enough of them, or when waiting has taken long enough."""
+    until = None if max_wait is None else time.monotonic() + max_wait
+    told = -1
+    while True:
+        nodes = identity.meet(grid.get_nodes())
+        if len(nodes) >= at_least or (until is not None and time.monotonic() >= until):
+            return nodes
+        if len(nodes) != told:
+            told = len(nodes)
+            text = "Waiting for nodes to connect: %d connected (minimum required: %d)."
+            getLogger("flwr").log(INFO, text, told, at_least)
+        time.sleep(_POLL)
+
+
+class Selector:
+    """Selects the nodes of a round, as a function of (seed, round) and of who is connected.
+
+    Parameters
+    ----------
+    share, minimum
+        As in Flower's FedAvg: this fraction of the connected nodes, but at least so many of them.
+    selection
+        Instead of them: a number of nodes m, or a `fedstale.participation.Selection`.
+    seed
+        The run's seed.
+    purpose
+        What is selected for: "train" and "evaluate" draw from different streams.
+    """
+
+    def __init__(self, share: float, minimum: int, selection: Selection | int | None, seed: int, purpose: str) -> None:
+        self.share = fraction(f"fraction_{purpose}", share)
+        self.minimum = positive_int(f"min_{purpose}_nodes", minimum, 0) if share > 0 else 0
+        if selection is not None and not isinstance(selection, Selection):
+            selection = UniformSample(positive_int("selection", selection))
+        self.selection = selection
+        self.seed = positive_int("seed", seed, 0)
+        self.purpose = purpose
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody is ever asked."""
+        return self.share > 0.0
+
+    def select(self, nodes: Sequence[int], round: int, last_seen: ArrayLike) -> list[int]:
+        """Return the nodes to ask; `nodes` must come in an order that does not depend on chance."""
+        if self.selection is not None:
+            places = self.selection.select(np.arange(len(nodes)), self.seed, round, last_seen)
+            return [nodes[i] for i in places]
+        count = min(max(int(len(nodes) * self.share), self.minimum), len(nodes))
+        if count == len(nodes):
+            return list(nodes)
+        chance = generator(self.seed, f"flower {self.purpose} selection", round)
+        return [nodes[i] for i in np.sort(chance.choice(len(nodes), count, replace=False))]
+
+
+def check_wait(max_wait: float | None) -> float | None:
+    """Return the longest wait in seconds; None waits for ever."""
+    if max_wait is not None and not max_wait >= 0:
+        raise fail("max_wait", max_wait, "must be a number of seconds, or None to wait for ever")
+    return max_wait

@@ -1,0 +1,78 @@
+"""What p_i is in a federation on Flower: given per client, one number for all, or estimated (spec §4).
+
+p_i is the probability that client i contributes to a round: that it is connected, is asked, answers in time and
+answers with something that can be used. Every round counts, for every client known so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..checks import Float, fail, number, probability, unknown
+from ..federation import Ints
+from ..participation import ESTIMATORS, Estimator, EstimatorState, Known, make_estimator
+
+Spec = str | float | Mapping[Any, float] | Estimator
+
+
+class Probabilities:
+    """The p_i of the participants of a round.
+
+    Parameters
+    ----------
+    spec
+        "fedau" (default), "fedau-nocutoff", "beta", "forgetting", or any `fedstale.participation.Estimator`;
+        one number for all; or a mapping from the client's identity to its known p_i.
+    """
+
+    def __init__(self, spec: Spec = "fedau") -> None:
+        self.known: dict[str, float] | None = None
+        self.estimator: Estimator | None = None
+        if isinstance(spec, Mapping):
+            self.known = {str(key): probability(f"probabilities[{key!r}]", value) for key, value in spec.items()}
+        elif isinstance(spec, Estimator):
+            if isinstance(spec, Known) and np.ndim(spec.p):
+                raise fail("probabilities", spec, "clients have no order here: give a mapping {identity: p}")
+            self.estimator = spec
+        elif isinstance(spec, str):
+            if spec == "known":
+                raise fail("probabilities", spec, "give the known values: a mapping {identity: p} or one number")
+            if spec not in ESTIMATORS:
+                raise unknown("probabilities", spec, [*ESTIMATORS, "a number", "a mapping {identity: p}"])
+            self.estimator = make_estimator(spec)
+        else:
+            self.estimator = Known(number("probabilities", spec, 0.0, 1.0, open_low=True))
+
+    def start(self, num_clients: int) -> EstimatorState | None:
+        """Return what an estimator remembers before the first round."""
+        return None if self.estimator is None else self.estimator.init(num_clients)
+
+    def grow(self, state: EstimatorState | None, num_clients: int) -> None:
+        """Let clients join."""
+        if self.estimator is not None and state is not None:
+            self.estimator.grow(state, num_clients)
+
+    def knows(self, identity: str) -> bool:
+        """Whether this client's p_i is or will be known."""
+        return self.known is None or self._key(identity) in self.known
+
+    def of(self, state: EstimatorState | None, clients: Ints, identities: list[str]) -> Float:
+        """Return p_i of the participants, from past rounds only."""
+        if self.known is not None:
+            return np.array([self.known[self._key(identity)] for identity in identities])
+        assert self.estimator is not None  # noqa: S101 - one of the two kinds
+        assert state is not None  # noqa: S101
+        return self.estimator.probabilities(state, clients)
+
+    def observe(self, state: EstimatorState | None, participants: Ints) -> None:
+        """Count a round: who did not contribute was absent, whatever the reason."""
+        if self.estimator is not None and state is not None:
+            self.estimator.observe(state, participants, state.round)
+
+    def _key(self, identity: str) -> str:
+        """Users may write "client-id:7" or just 7."""
+        assert self.known is not None  # noqa: S101
+        return identity if identity in self.known else identity.partition(":")[2]

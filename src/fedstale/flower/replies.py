@@ -1,0 +1,115 @@
+"""Which replies count: one valid answer per asked node and client, of this round; the rest is left out with a reason.
+
+When a node dies, the SuperLink answers for it with a source id of its own, so that a reply is matched with the
+message it answers and never by who it says it is from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+
+from .identity import Identity
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply that may count: whose it is, its model, and n_i where it says so."""
+
+    node: int
+    identity: str
+    arrays: ArrayRecord
+    content: RecordDict
+    size: float | None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A reply that does not count: "failed" at the client or on the way, or "bad" in itself."""
+
+    node: int
+    kind: Literal["failed", "bad"]
+    reason: str
+
+
+class Asked:
+    """The messages of a round and the nodes they went to."""
+
+    def __init__(self, round: int, messages: Sequence[Message]) -> None:
+        self.round = round
+        self.messages = messages
+        self.nodes = {message.metadata.dst_node_id for message in messages}
+
+    def match(self, replies: Iterable[Message]) -> list[tuple[int | None, Message]]:
+        """Return each reply with the node it is from, sorted; None if it answers nothing that was asked."""
+        # Message ids are set when a grid sends; a grid that sends copies leaves ours empty.
+        sent = {m.metadata.message_id: m.metadata.dst_node_id for m in self.messages if m.metadata.message_id}
+        pairs = [(self._node(reply, sent), reply) for reply in replies]
+        return sorted(pairs, key=lambda pair: -1 if pair[0] is None else pair[0])
+
+    def _node(self, reply: Message, sent: dict[str, int]) -> int | None:
+        about = reply.metadata
+        if sent:
+            node = sent.get(about.reply_to_message_id)
+            return node if node is not None and (reply.has_error() or about.src_node_id == node) else None
+        this_round = about.group_id == str(self.round)
+        return about.src_node_id if this_round and about.src_node_id in self.nodes else None
+
+
+def sort_replies(
+    replies: Iterable[Message], asked: Asked, identity: Identity, arrays_key: str, size_key: str
+) -> tuple[list[Answer], list[LeftOut]]:
+    """Return the replies that may count, in the order of their identities, and those that do not.
+
+    The order of arrival has no say in anything: of two replies for one client, the node with the smaller id
+    counts.
+    """
+    answers: dict[str, Answer] = {}
+    left_out: list[LeftOut] = []
+    nodes: set[int] = set()
+    for node, reply in asked.match(replies):
+        if node is None:
+            source = reply.metadata.src_node_id
+            left_out.append(LeftOut(source, "bad", f"it answers no message of round {asked.round}"))
+            continue
+        if node in nodes:
+            left_out.append(LeftOut(node, "bad", "the node has answered already"))
+            continue
+        nodes.add(node)
+        found = _read(node, reply, identity, arrays_key, size_key)
+        if isinstance(found, Answer) and found.identity in answers:
+            first = answers[found.identity].node
+            found = LeftOut(node, "bad", f"node {first} has answered already as the same client {found.identity}")
+        if isinstance(found, LeftOut):
+            left_out.append(found)
+        else:
+            answers[found.identity] = found
+    # Shorter first, so that client 2 comes before client 10.
+    return [answers[name] for name in sorted(answers, key=lambda name: (len(name), name))], left_out
+
+
+def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str) -> Answer | LeftOut:
+    if reply.has_error():
+        return LeftOut(node, "failed", f"error {reply.error.code}: {reply.error.reason}")
+    content = reply.content
+    # Flower's `array_records` copies every record on each access.
+    records = {key: record for key, record in content.items() if isinstance(record, ArrayRecord)}
+    if len(records) != 1 and arrays_key not in records:
+        return LeftOut(node, "bad", f"it holds {len(records)} ArrayRecords, expected one")
+    name = identity.of(node, content)
+    if name is None:
+        return LeftOut(node, "bad", f"it does not report {identity.names[0]!r}, which identity={identity.how!r} needs")
+    arrays = records[arrays_key] if arrays_key in records else next(iter(records.values()))
+    return Answer(node, name, arrays, content, _size(content, size_key))
+
+
+def _size(content: RecordDict, key: str) -> float | None:
+    for record in content.values():
+        value = record.get(key) if isinstance(record, MetricRecord) else None
+        if isinstance(value, (int, float)) and isfinite(value) and value > 0:
+            return float(value)
+    return None

@@ -1,0 +1,241 @@
+"""The server's side of Algorithm 1: model, rule, memory, estimator and identities, round after round.
+
+Everything that changes is in the library's `State`, which saves and loads whole; what only Flower needs (names
+and dtypes of the arrays, buffers beside the vector, identities) travels in its extras.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from ..checks import Float, InvalidInput, fail
+from ..federation import Federation, Ints, Round
+from ..rules import Rule
+from ..state import State
+from .layout import BadArrays, Layout, read
+from .probabilities import Probabilities
+from .replies import Answer, LeftOut
+
+_ABOUT = "flower/about"
+_BUFFER = "flower/buffer/"
+_LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e150}
+"""Largest norm of an update: beyond it, weighted sums and their squares may overflow."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a round did: the participants' indices and p_i, their answers in that order, and who was left out."""
+
+    clients: Ints
+    probabilities: Float
+    answers: list[Answer]
+    left_out: list[LeftOut]
+    staleness: Float
+    """How many rounds ago the clients known before had contributed last."""
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A valid answer: its Δ_i and its buffers."""
+
+    answer: Answer
+    row: NDArray[Any]
+    buffers: dict[str, NDArray[Any]]
+
+
+class Server:
+    """A federation's model and everything the server remembers.
+
+    Parameters
+    ----------
+    state
+        The rule's state, with the model as one vector.
+    layout, buffers
+        How the vector becomes the model's arrays, and the arrays beside it.
+    identities
+        The clients known so far; a client's place is its index in the state.
+    """
+
+    def __init__(
+        self, state: State, layout: Layout, buffers: dict[str, NDArray[Any]], identities: Sequence[str]
+    ) -> None:
+        self.state = state
+        self.layout = layout
+        self.buffers = buffers
+        self.identities = list(identities)
+        self._index = {name: i for i, name in enumerate(self.identities)}
+        self._rows = np.empty((0, layout.num_params), dtype=layout.dtype)
+
+    @classmethod
+    def begin(
+        cls,
+        rule: Rule,
+        arrays: ArrayRecord,
+        probabilities: Probabilities,
+        *,
+        weights: Literal["client", "sample"],
+        memory: str,
+        beside: Sequence[str],
+        num_clients: int | None,
+    ) -> Server:
+        """Start a federation with this model; clients are added as they answer."""
+        model = read(arrays)
+        layout = Layout.of(model, beside)
+        vector, buffers = layout.split(model)
+        if not np.isfinite(vector).all():
+            raise fail("initial_arrays", "NaN or infinity", "the first model must be finite")
+        places = num_clients or 1  # before anybody is known, one place that nobody has taken
+        sizes = np.ones(places) if weights == "sample" else None
+        federation = Federation(places, layout.num_params, weights=weights, sizes=sizes)
+        state = rule.init(federation, memory=memory, model=vector)
+        refuse_local_work(rule, state, np.zeros(1, dtype=np.int64))
+        state.estimator = probabilities.start(places)
+        return cls(state, layout, buffers, [])
+
+    @property
+    def model(self) -> NDArray[Any]:
+        """w_t, shape (d,)."""
+        model = self.state.model
+        assert model is not None  # noqa: S101 - a server's state always carries it
+        return model
+
+    def arrays(self) -> ArrayRecord:
+        """Return the model as Flower sends it."""
+        return self.layout.join(self.model, self.buffers)
+
+    def index(self, identity: str | None) -> int | None:
+        """Return a client's place in the state, if it has one."""
+        return None if identity is None else self._index.get(identity)
+
+    def fits(self, arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
+        """Read a model, and refuse one whose arrays have other names, shapes or dtypes."""
+        model = read(arrays)
+        wanted = {slot.name: (slot.shape, slot.dtype) for slot in self.layout.slots}
+        if {name: (array.shape, array.dtype) for name, array in model.items()} != wanted:
+            raise fail("arrays", sorted(model), "the model's arrays must keep their names, shapes and dtypes")
+        return model
+
+    def take(self, arrays: ArrayRecord) -> None:
+        """Let the next round start from this model, which must have the same layout."""
+        vector, self.buffers = self.layout.split(self.fits(arrays))
+        np.copyto(self.model, vector)
+
+    def round(self, rule: Rule, index: int, answers: Sequence[Answer], probabilities: Probabilities) -> Applied:
+        """Apply one round: Δ_i = w_t − w_i of those whose answer is valid, then the rule and the server step."""
+        last = self.state.clients["last_seen"]
+        staleness = (index - last[last >= 0]).astype(np.float64)
+        found = self._read(answers, probabilities)
+        updates = [one for one in found if isinstance(one, _Update)]
+        self._places([one.answer for one in updates], probabilities)
+        updates.sort(key=lambda one: self._index[one.answer.identity])  # the order of all sums
+        valid = [one.answer for one in updates]
+        clients = np.array([self._index[answer.identity] for answer in valid], dtype=np.int64)
+        p = probabilities.of(self.state.estimator, clients, [answer.identity for answer in valid])
+        refuse_local_work(rule, self.state, clients)
+        rule.step(self.state, Round(index, clients, [one.row for one in updates], probabilities=p))
+        if valid and self.layout.buffers:
+            masses = self.state.federation.masses(clients)
+            self.buffers = self.layout.mean_buffers([one.buffers for one in updates], masses)
+        probabilities.observe(self.state.estimator, clients)
+        return Applied(clients, p, valid, [one for one in found if isinstance(one, LeftOut)], staleness)
+
+    def _read(self, answers: Sequence[Answer], probabilities: Probabilities) -> list[_Update | LeftOut]:
+        """Compute each answer's update in a row of its own; what is wrong with an answer leaves it out."""
+        if len(self._rows) < len(answers):
+            self._rows = np.empty((len(answers), self.layout.num_params), dtype=self.layout.dtype)
+        sent = self.layout.as_sent(self.model)
+        sizes = self.state.federation.weights == "sample"
+
+        def update(i: int) -> _Update | LeftOut:
+            answer, row = answers[i], self._rows[i]
+            try:
+                if not probabilities.knows(answer.identity):
+                    raise BadArrays(f"no probability is known for client {answer.identity}")
+                if sizes and answer.size is None:
+                    raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
+                self.layout.check(answer.arrays)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    self.layout.difference(sent, answer.arrays, row)
+                    _refuse_non_finite(row)
+                return _Update(answer, row, self.layout.buffers_of(answer.arrays))
+            except BadArrays as error:
+                return LeftOut(answer.node, "bad", str(error))
+
+        # NumPy lets other threads run while it works on long arrays; two are enough to saturate the memory.
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(update, range(len(answers))))
+
+    def _places(self, answers: Sequence[Answer], probabilities: Probabilities) -> None:
+        """Give the next indices to who is new, and take note of the sizes that were reported."""
+        for answer in answers:
+            if answer.identity not in self._index:
+                self._index[answer.identity] = len(self.identities)
+                self.identities.append(answer.identity)
+        state, known = self.state, len(self.identities)
+        sizes = self._sizes(answers) if state.federation.weights == "sample" else None
+        if known > state.federation.num_clients or sizes is not None:
+            places = max(known, state.federation.num_clients)
+            state.grow(places, sizes)
+            probabilities.grow(state.estimator, places)
+
+    def _sizes(self, answers: Sequence[Answer]) -> Float | None:
+        """Return n_i of everybody with what was reported now; a row in memory follows the size of its client."""
+        old = np.asarray(self.state.federation.sizes)
+        sizes = np.zeros(max(len(self.identities), len(old)))
+        first = not (self.state.clients["last_seen"] >= 0).any()  # the places are not taken yet: no sizes
+        sizes[: len(old)] = 0.0 if first else old
+        for answer in answers:
+            client, size = self._index[answer.identity], float(answer.size or 0.0)
+            before, sizes[client] = sizes[client], size
+            for memory in self.state.memories.values():
+                if client < memory.num_clients and memory.slots[client] >= 0 and before != size:
+                    mass = memory.masses[client] * (size / before)
+                    memory.replace([client], memory.rows([client]), masses=[mass])
+        return sizes if sizes.any() else None
+
+    def save(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Write a checkpoint (see `State.save`), with facts about the strategy."""
+        facts = {"strategy": about, "layout": self.layout.describe(), "identities": self.identities}
+        text = json.dumps(facts, sort_keys=True).encode()
+        self.state.extras[_ABOUT] = np.frombuffer(text, dtype=np.uint8)
+        for name, array in self.buffers.items():
+            self.state.extras[_BUFFER + name] = array
+        self.state.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple[Server, dict[str, Any]]:
+        """Read a checkpoint back, with the facts about the strategy."""
+        state = State.load(folder)
+        if _ABOUT not in state.extras or state.model is None:
+            state.close()
+            raise InvalidInput(f"checkpoint {folder} is not of a Flower strategy")
+        facts = json.loads(state.extras[_ABOUT].tobytes())
+        layout = Layout.from_description(facts["layout"])
+        buffers = {s.name: state.extras[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
+        return cls(state, layout, buffers, facts["identities"]), facts["strategy"]
+
+
+def refuse_local_work(rule: Rule, state: State, clients: Ints) -> None:
+    """Refuse a rule that wants its clients to train otherwise than they do for FedAvg."""
+    if rule.local(state, clients) is not None or rule.again(state, clients) is not None:
+        raise fail("rule", rule.name, "it changes the local training of the clients, which Flower's clients do not do")
+
+
+def _refuse_non_finite(row: NDArray[Any]) -> None:
+    # One dot product sees every NaN and infinity; only if it overflows is it worth a second look.
+    square = float(row @ row)
+    if not np.isfinite(square):
+        if not np.isfinite(row).all():
+            raise BadArrays("its model holds NaN or infinity")
+        square = float(np.sum(np.square(row / 1e30, dtype=np.float64))) * 1e60
+    if square > _LARGEST[row.dtype] ** 2:
+        raise BadArrays(f"its update has norm {square**0.5:.1e}, too large to be added")

@@ -1,0 +1,66 @@
+"""The strategies by name: one import and one line in a server_app that uses Flower's FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Unpack
+
+from .. import rules
+from ..beta import Beta
+from .strategy import Options, RuleStrategy
+
+
+class FedStale(RuleStrategy):
+    """FedStale (Eq. 8–9): fresh updates and stale ones, mixed without bias.
+
+    Parameters
+    ----------
+    beta
+        How much to trust stale updates: "auto" (default), "auto-per-client", "theory", a number in [0, 1], …
+    server_lr
+        η_s.
+    **options
+        See `RuleStrategy`.
+    """
+
+    def __init__(
+        self,
+        *,
+        beta: float | str | Beta | Mapping[int, float] | Callable[[int], float] = "auto",
+        server_lr: float = 1.0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(rules.FedStale(beta=beta, server_lr=server_lr), **options)
+
+
+class FedVARP(RuleStrategy):
+    """FedVARP with the weights 1/p_i that make it unbiased (U-FedVARP, Eq. 7): FedStale with β = 1.
+
+    The original, which is biased when clients come with different frequencies, is
+    `RuleStrategy(fedstale.FedVARP())`.
+
+    Parameters
+    ----------
+    server_lr
+        η_s.
+    **options
+        See `RuleStrategy`.
+    """
+
+    def __init__(self, *, server_lr: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(rules.UnbiasedFedVARP(server_lr=server_lr), **options)
+
+
+class UnbiasedFedAvg(RuleStrategy):
+    """Unbiased FedAvg (Eq. 5): who comes seldom weighs more; no memory.
+
+    Parameters
+    ----------
+    server_lr
+        η_s.
+    **options
+        See `RuleStrategy`.
+    """
+
+    def __init__(self, *, server_lr: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(rules.UnbiasedFedAvg(server_lr=server_lr), **options)

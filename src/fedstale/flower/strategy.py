@@ -1,0 +1,376 @@
+"""Flower's Strategy around any rule of the library: Algorithm 1 on a real federation.
+
+Clients stay as they are for FedAvg: they receive a model, train it and send it back. The server computes
+Δ_i = w_t − w_i, lets the rule combine what arrived in time, steps, counts who came, and writes a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
+
+from .. import memory as memories
+from ..checks import fail, positive_int
+from ..participation import Selection
+from ..rules import Rule
+from .identity import Identity
+from .journal import Journal, per_client, round_metrics, to_metrics
+from .layout import BESIDE
+from .loop import run_rounds
+from .nodes import Selector, check_wait, connected
+from .probabilities import Probabilities, Spec
+from .replies import Asked, LeftOut, sort_replies
+from .saved import Saved, exists
+from .server import Applied, Server
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+_logger = getLogger("flwr")
+
+
+class Options(TypedDict, total=False):
+    """What every strategy here takes beside its rule; see `RuleStrategy`."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
+    train_metrics_aggr_fn: Aggregate | None
+    evaluate_metrics_aggr_fn: Aggregate | None
+    probabilities: Spec
+    weights: Literal["client", "sample"]
+    memory: str
+    identity: str
+    selection: Selection | int | None
+    beside: Sequence[str]
+    num_clients: int | None
+    max_wait: float | None
+    checkpoint: str | Path | None
+    store: str | Path | Store | None
+    seed: int
+
+
+DEFAULTS: Options = {
+    "fraction_train": 1.0,
+    "fraction_evaluate": 1.0,
+    "min_train_nodes": 2,
+    "min_evaluate_nodes": 2,
+    "min_available_nodes": 2,
+    "weighted_by_key": "num-examples",
+    "arrayrecord_key": "arrays",
+    "configrecord_key": "config",
+    "train_metrics_aggr_fn": None,
+    "evaluate_metrics_aggr_fn": None,
+    "probabilities": "fedau",
+    "weights": "client",
+    "memory": "ram",
+    "identity": "auto",
+    "selection": None,
+    "beside": BESIDE,
+    "num_clients": None,
+    "max_wait": 60.0,
+    "checkpoint": None,
+    "store": None,
+    "seed": 0,
+}
+
+
+class RuleStrategy(FedAvg):
+    """A Flower strategy that aggregates by a rule of the library.
+
+    Parameters
+    ----------
+    rule
+        Any `fedstale.Rule` that leaves local training as it is: also `ServerAdam(FedStale())`, `MIFA()`, …
+    fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes
+        Whom to ask, as in Flower's FedAvg. The first round waits for `min_available_nodes`; later rounds wait
+        at most `max_wait` seconds and go on with who is there, be it nobody.
+    weighted_by_key, arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_fn
+        As in Flower's FedAvg.
+    probabilities
+        p_i, the probability that client i contributes to a round: "fedau" (estimated, the default), "beta",
+        "forgetting", one number, a mapping {identity: p_i}, or an `Estimator`.
+    weights
+        α_i: "client" (every client weighs the same) or "sample" (by its `weighted_by_key`).
+    memory
+        Where stale updates live: "ram", "ram:bfloat16", "disk:FOLDER", "disk:FOLDER:float16", …
+    identity
+        How a client is told from another: "auto", "metric:NAME", "key" or "node"; see `Identity`.
+    selection
+        Instead of `fraction_train`: a number of nodes, or a `fedstale.participation.Selection`. Default: the
+        rule's own, where it has one (FedLaAvg).
+    beside
+        Patterns of the names of floating-point arrays that are averaged instead of going through the rule.
+    num_clients
+        N, where it is known in advance; otherwise N is the number of clients that ever answered.
+    max_wait
+        Seconds to wait for nodes in later rounds; None waits for ever.
+    checkpoint
+        A folder: after every round everything is saved there, and `resume` goes on from it.
+    store
+        A folder of the fedstale store, or a `Store`: rounds appear on the board.
+    seed
+        Seed of the selection.
+    """
+
+    def __init__(self, rule: Rule, **options: Unpack[Options]) -> None:
+        for name in options:
+            if name not in DEFAULTS:
+                raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {name!r}")
+        chosen: Options = {**DEFAULTS, **options}
+        super().__init__(
+            fraction_train=chosen["fraction_train"],
+            fraction_evaluate=chosen["fraction_evaluate"],
+            min_train_nodes=chosen["min_train_nodes"],
+            min_evaluate_nodes=chosen["min_evaluate_nodes"],
+            min_available_nodes=positive_int("min_available_nodes", chosen["min_available_nodes"], 0),
+            weighted_by_key=chosen["weighted_by_key"],
+            arrayrecord_key=chosen["arrayrecord_key"],
+            configrecord_key=chosen["configrecord_key"],
+            train_metrics_aggr_fn=chosen["train_metrics_aggr_fn"],
+            evaluate_metrics_aggr_fn=chosen["evaluate_metrics_aggr_fn"],
+        )
+        if not isinstance(rule, Rule):
+            raise fail("rule", rule, "must be a rule of the library such as fedstale.FedStale()")
+        if chosen["weights"] not in ("client", "sample"):
+            raise fail("weights", chosen["weights"], 'must be "client" or "sample"')
+        memories.parse(chosen["memory"])
+        if chosen["num_clients"] is not None:
+            positive_int("num_clients", chosen["num_clients"])
+        self.rule = rule
+        self.options = chosen
+        self.identity = Identity(chosen["identity"])
+        self.probabilities = Probabilities(chosen["probabilities"])
+        seed, selection = chosen["seed"], chosen["selection"]
+        selection = rule.selection() if selection is None else selection
+        self.train_nodes = Selector(self.fraction_train, self.min_train_nodes, selection, seed, "train")
+        self.evaluate_nodes = Selector(self.fraction_evaluate, self.min_evaluate_nodes, None, seed, "evaluate")
+        self.max_wait = check_wait(chosen["max_wait"])
+        self.checkpoint = None if chosen["checkpoint"] is None else Path(chosen["checkpoint"]).absolute()
+        self.journal = Journal(chosen["store"])
+        self.server: Server | None = None
+        self.left_out: list[tuple[int, LeftOut]] = []
+        """Every reply that was left out so far, with its round."""
+        self.last_round: tuple[Applied, dict[str, float]] | None = None
+        """What the last round did, and its numbers."""
+        self.ttl: float | None = None
+        self.store_run: str | None = None
+        self._asked = Asked(0, [])
+        self._connected = 0
+        self._sent: ArrayRecord | None = None
+        self._waited = False
+
+    @classmethod
+    def resume(cls, path: str | Path, *, rule: Rule | None = None, **changes: Unpack[Options]) -> Self:
+        """Return the strategy that wrote this checkpoint, ready to go on after its last round.
+
+        Call `start` as for a new run: `num_rounds` counts from the beginning of the first run, and the model
+        comes from the checkpoint.
+
+        Parameters
+        ----------
+        path
+            The checkpoint folder.
+        rule
+            The rule, where it holds objects that could not be saved (a callable β, a wrapped rule).
+        **changes
+            Options to change. Functions and objects are not saved: give them again.
+        """
+        folder = Path(path).absolute()
+        server, about = Server.load(folder)
+        try:
+            saved = Saved(about)
+            options: Options = {**saved.options(changes), "checkpoint": folder}  # type: ignore[typeddict-item]
+            strategy = cls.__new__(cls)
+            RuleStrategy.__init__(strategy, saved.rule(rule), **options)
+            saved.check(strategy.about())
+        except BaseException:
+            server.state.close()
+            raise
+        strategy.server = server
+        strategy.store_run = saved.store_run
+        return strategy
+
+    def about(self) -> dict[str, Any]:
+        """Return what a checkpoint says of the strategy, as JSON values."""
+        return Saved.of(self.rule, self.options, self.store_run).facts
+
+    def summary(self) -> None:
+        """Log the strategy's configuration."""
+        _logger.log(INFO, "\t├──> fedstale:")
+        _logger.log(INFO, "\t│\t├──Rule: %s", self.rule)
+        for name in ("probabilities", "weights", "memory", "identity"):
+            _logger.log(INFO, "\t│\t├──%s: %s", name.capitalize(), self.options[name])
+        _logger.log(INFO, "\t│\t└──Checkpoint: %s", self.checkpoint or "none")
+        super().summary()
+
+    def begin(self, arrays: ArrayRecord) -> Server:
+        """Start the federation with this model, or check that it fits the one that was resumed."""
+        if self.server is None:
+            if self.checkpoint is not None and exists(self.checkpoint):
+                allowed = f"holds a checkpoint already: {type(self).__name__}.resume(path), or choose another folder"
+                raise fail("checkpoint", str(self.checkpoint), allowed)
+            self.server = Server.begin(
+                self.rule,
+                arrays,
+                self.probabilities,
+                weights=self.options["weights"],
+                memory=self.options["memory"],
+                beside=self.options["beside"],
+                num_clients=self.options["num_clients"],
+            )
+            self._sent = arrays
+        return self.server
+
+    def current(self) -> ArrayRecord:
+        """Return the model as it stands."""
+        if self.server is None:
+            raise fail("strategy", self, "has no model before start or resume")
+        self._sent = self.server.arrays()
+        return self._sent
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Select among the connected nodes and write them the round's messages."""
+        server = self.begin(arrays)
+        if arrays is not self._sent:  # somebody changed the model between the rounds
+            server.take(arrays)
+            self._sent = arrays
+        nodes = self._nodes(grid, self.train_nodes)
+        self._connected = len(nodes)
+        chosen = self.train_nodes.select(nodes, server_round, self._last_seen(nodes)) if nodes else []
+        _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(chosen), len(nodes))
+        messages = self._messages(server_round, arrays, config, chosen, MessageType.TRAIN)
+        self._asked = Asked(server_round, messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Apply the round with the valid replies, be there none; save; return the new model and the numbers."""
+        if not self.train_nodes.active:
+            return None, None
+        if self.server is None or self._asked.round != server_round:
+            raise fail("server_round", server_round, "configure_train must be called first, in the same round")
+        key = self.arrayrecord_key
+        answers, left_out = sort_replies(replies, self._asked, self.identity, key, self.weighted_by_key)
+        applied = self.server.round(self.rule, server_round - 1, answers, self.probabilities)
+        left_out += applied.left_out
+        for one in left_out:
+            _logger.log(WARNING, "round %d: reply of node %d left out: %s", server_round, one.node, one.reason)
+            self.left_out.append((server_round, one))
+        asked = len(self._asked.nodes)
+        _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(applied.clients), asked)
+        clients = per_client(self.server, self.probabilities)
+        numbers = round_metrics(self.server, applied, self._connected, asked, left_out, clients)
+        self.last_round = applied, numbers
+        self._asked = Asked(0, [])
+        arrays = self._sent = self.server.arrays()
+        if self.checkpoint is not None:
+            self.server.save(self.checkpoint, self.about())
+        contents = [self.identity.without(answer.content) for answer in applied.answers]
+        metrics = self._aggregate_metrics(contents, self.train_metrics_aggr_fn)
+        return arrays, to_metrics(metrics, numbers)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Select nodes for the evaluation of the model."""
+        if not self.evaluate_nodes.active:
+            return []
+        nodes = self._nodes(grid, self.evaluate_nodes)
+        chosen = self.evaluate_nodes.select(nodes, server_round, np.full(len(nodes), -1)) if nodes else []
+        _logger.log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(chosen), len(nodes))
+        messages = self._messages(server_round, arrays, config, chosen, MessageType.EVALUATE)
+        self._asked = Asked(server_round, messages)
+        return messages
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the metrics of the nodes that evaluated; a failed node is missing from the average."""
+        contents: dict[int, RecordDict] = {}
+        for node, reply in self._asked.match(replies):
+            if node is None or reply.has_error() or node in contents:
+                reason = reply.error.reason if reply.has_error() else "it answers nothing that was asked"
+                _logger.log(WARNING, "round %d: evaluation of node %s left out: %s", server_round, node, reason)
+                continue
+            contents[node] = self.identity.without(reply.content)
+        return self._aggregate_metrics([contents[node] for node in sorted(contents)], self.evaluate_metrics_aggr_fn)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the federation up to round `num_rounds`; a resumed one goes on after its last round.
+
+        Parameters
+        ----------
+        grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            As in Flower's `Strategy.start`. Of a resumed run, `initial_arrays` serves only to check that the
+            model is the same kind, and `evaluate_fn` is called first with the model of the last round.
+        """
+        return run_rounds(
+            self,
+            grid,
+            initial_arrays,
+            num_rounds,
+            timeout,
+            ConfigRecord() if train_config is None else train_config,
+            ConfigRecord() if evaluate_config is None else evaluate_config,
+            evaluate_fn,
+        )
+
+    def _nodes(self, grid: Grid, selector: Selector) -> list[int]:
+        """Return the connected nodes: those known first, in the order of their rows, then the others."""
+        enough = max(self.min_available_nodes, selector.minimum)
+        nodes = connected(grid, self.identity, enough, self.max_wait if self._waited else None)
+        self._waited = True
+        return sorted(nodes, key=lambda node: (self._index(node) is None, self._index(node) or 0, node))
+
+    def _index(self, node: int) -> int | None:
+        return None if self.server is None else self.server.index(self.identity.last(node))
+
+    def _last_seen(self, nodes: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        indices = [self._index(node) for node in nodes]
+        seen = self.server.state.clients["last_seen"] if self.server is not None else np.empty(0)
+        return np.array([-1 if i is None else seen[i] for i in indices], dtype=np.int64)
+
+    def _messages(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, nodes: Iterable[int], kind: str
+    ) -> list[Message]:
+        config["server-round"] = server_round
+        record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        group = str(server_round)
+        return [Message(record, dst_node_id=n, message_type=kind, group_id=group, ttl=self.ttl) for n in nodes]
+
+    def _aggregate_metrics(self, contents: list[RecordDict], aggregate: Aggregate) -> MetricRecord | None:
+        """Aggregate the clients' own metrics; where they do not fit together, there are none, and that is all."""
+        if not contents:
+            return None
+        try:
+            validate_message_reply_consistency(contents, self.weighted_by_key, check_arrayrecord=False)
+            return aggregate(contents, self.weighted_by_key)
+        except (InconsistentMessageReplies, ZeroDivisionError) as error:
+            _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error)
+            return None

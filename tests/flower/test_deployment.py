@@ -1,0 +1,59 @@
+"""Real Flower processes on loopback; a round takes about ten seconds whatever the model, so these are few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import deployment
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not deployment.possible(), reason="needs the right to make namespaces (unshare)"),
+]
+ALL = [0, 1, 2]
+
+
+def test_three_devices_without_tls(tmp_path: Path) -> None:
+    report = deployment.inside("insecure", tmp_path, 3600)
+    whole, killed, device = report["whole"], report["killed"], report["device"]
+    assert {run["status"] for run in (whole, killed, device)} == {"finished:completed"}
+    assert whole["identities"] == ["client-id:0", "client-id:1", "client-id:2"]
+    assert whole["participants"] == {str(t): ALL for t in range(5)}
+    assert whole["accuracy"][-1] > whole["accuracy"][0]
+    assert whole["accuracy"][-1] > 0.8
+
+    # The server run was killed and resumed: rounds go on, and not a bit differs.
+    assert 2 <= report["killed_after"] < 5
+    assert killed["rounds"] == [0, 1, 2, 3, 4]
+    assert killed["accuracy"] == whole["accuracy"]
+    assert killed["model"] == whole["model"]
+
+    # The device was killed and restarted with a new node id: absent, then back in its row.
+    assert device["identities"] == whole["identities"]
+    absent = [int(t) for t, who in device["participants"].items() if 2 not in who]
+    assert absent
+    assert set(absent) < {2, 3, 4}
+    assert device["last_seen"] == [5, 5, 5]
+
+
+def test_tls_and_node_authentication(tmp_path: Path) -> None:
+    report = deployment.inside("secure", tmp_path, 3600)
+    assert report["status"] == "finished:completed"
+    assert report["stranger"] != 0
+    assert "Exit Code: 305" in report["why"]
+    assert len(report["identities"]) == 3
+    assert all(name.startswith("key:") for name in report["identities"])
+    assert report["before"]["identities"] == report["identities"]
+    assert report["round"] == 4
+    assert report["last_seen"] == [3, 3, 3]
+
+
+def test_simulation_with_24_nodes(tmp_path: Path) -> None:
+    report = deployment.inside("simulation", tmp_path, 1800)
+    assert report["status"] == "finished:completed"
+    assert report["round"] == 5
+    assert [len(who) for who in report["participants"].values()] == [12] * 5
+    assert len(report["identities"]) > 12
+    assert report["accuracy"][-1] > report["accuracy"][0]

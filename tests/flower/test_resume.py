@@ -1,0 +1,175 @@
+"""A restarted server goes on with the same bits, whatever ids the nodes have then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+
+import fedstale as fs
+from fedstale.flower import FedStale, FedVARP, RuleStrategy, UnbiasedFedAvg
+from fedstale.participation import Forgetting
+
+from .grid import MemoryGrid, Model, Node, first_model, flat, record, trainers
+
+QUICK: Any = {"min_available_nodes": 0, "min_train_nodes": 0, "fraction_evaluate": 0.0, "max_wait": 0.0}
+
+
+def model() -> Model:
+    return {**first_model(), "bn.running_var": np.ones(2, "f4"), "bn.num_batches_tracked": np.asarray(0, "i8")}
+
+
+def drive(strategy: RuleStrategy, nodes: dict[int, Node], rounds: range, first_node: int) -> ArrayRecord:
+    """Run some rounds with who is present; the model comes from the strategy when it was resumed."""
+    grid = MemoryGrid(nodes)
+    arrays = record(model()) if rounds.start == 1 else strategy.current()
+    for t in rounds:
+        chance = np.random.default_rng([5, t])
+        grid.online = {first_node + i for i in range(6) if chance.random() < 0.5 and (i < 5 or t > 6)}
+        grid.reverse = bool(t % 2)
+        replies = grid.send_and_receive(strategy.configure_train(t, arrays, ConfigRecord(), grid))
+        new, _ = strategy.aggregate_train(t, replies)
+        assert new is not None
+        arrays = new
+    return arrays
+
+
+@pytest.mark.parametrize("memory", ["ram", "ram:bfloat16", "disk"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        FedStale,
+        FedVARP,
+        UnbiasedFedAvg,
+        lambda **o: FedStale(beta="auto-per-client", weights="sample", **o),
+        lambda **o: FedStale(beta="theory", probabilities="forgetting", **o),
+    ],
+)
+def test_resumed_equals_uninterrupted(make: Any, memory: str, tmp_path: Path) -> None:
+    where = {name: f"disk:{tmp_path}/{name}-rows" if memory == "disk" else memory for name in ("whole", "cut")}
+    nodes = trainers(range(6), 1000)
+    whole = drive(make(**QUICK, memory=where["whole"]), nodes, range(1, 13), 1000)
+
+    first = make(**QUICK, memory=where["cut"], checkpoint=tmp_path / "saved")
+    drive(first, nodes, range(1, 6), 1000)
+    first.server.state.close()  # the process is gone
+    second = type(first).resume(tmp_path / "saved")
+    assert type(second) is type(first)
+    found = drive(second, trainers(range(6), 77_000), range(6, 13), 77_000)
+    assert {n: a.numpy().tobytes() for n, a in found.items()} == {n: a.numpy().tobytes() for n, a in whole.items()}
+    assert second.server is not None
+    assert sorted(second.server.identities) == [f"client-id:{i}" for i in range(6)]
+
+
+def test_start_goes_on_to_the_total_number_of_rounds(tmp_path: Path) -> None:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        rounds.append(server_round)
+        return MetricRecord({"norm": float(np.linalg.norm(flat(arrays)))})
+
+    rounds: list[int] = []
+    grid = MemoryGrid(trainers(range(4)))
+    whole = FedStale(fraction_train=0.5, fraction_evaluate=0.0).start(grid, record(model()), num_rounds=7)
+    options: Any = {"fraction_train": 0.5, "fraction_evaluate": 0.0, "checkpoint": tmp_path / "c"}
+    FedStale(**options).start(grid, record(model()), num_rounds=3)
+    resumed = FedStale.resume(tmp_path / "c").start(grid, record(model()), num_rounds=7, evaluate_fn=evaluate)
+    assert sorted(resumed.train_metrics_clientapp) == [4, 5, 6, 7]
+    assert rounds == [3, 4, 5, 6, 7]
+    assert flat(resumed.arrays).tobytes() != flat(record(model())).tobytes()
+    # Who is asked depends on rows already known, so it may differ from `whole` before everybody was seen once.
+    assert flat(whole.arrays).shape == flat(resumed.arrays).shape
+    again = FedStale.resume(tmp_path / "c").start(grid, record(model()), num_rounds=7)
+    assert again.train_metrics_clientapp == {}
+    np.testing.assert_array_equal(flat(again.arrays), flat(resumed.arrays))
+
+
+def test_a_checkpoint_is_not_overwritten_by_a_new_run(tmp_path: Path) -> None:
+    grid = MemoryGrid(trainers(range(2)))
+    FedStale(checkpoint=tmp_path).start(grid, record(model()), num_rounds=1)
+    with pytest.raises(fs.InvalidInput, match=r"holds a checkpoint already: FedStale\.resume"):
+        FedStale(checkpoint=tmp_path).start(grid, record(model()), num_rounds=1)
+
+
+def test_resume_restores_the_options_and_takes_changes(tmp_path: Path) -> None:
+    grid = MemoryGrid(trainers(range(4)))
+    options: Any = {"beta": 0.25, "server_lr": 0.5, "weights": "sample", "fraction_train": 0.75, "seed": 9}
+    FedStale(**options, probabilities=dict.fromkeys(range(4), 0.5), checkpoint=tmp_path).start(
+        grid, record(model()), num_rounds=2
+    )
+    strategy = FedStale.resume(tmp_path, min_train_nodes=3)
+    assert strategy.rule == fs.FedStale(beta=0.25, server_lr=0.5)
+    assert strategy.fraction_train == 0.75
+    assert strategy.min_train_nodes == 3
+    assert strategy.probabilities.known == {str(i): 0.5 for i in range(4)}
+    assert strategy.options["seed"] == 9
+
+
+def test_resume_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    grid = MemoryGrid(trainers(range(2)))
+    FedStale(checkpoint=tmp_path).start(grid, record(model()), num_rounds=1)
+    for changes, text in (
+        ({"weights": "sample"}, "weights = 'sample': the checkpoint was written with 'client'"),
+        ({"identity": "key"}, "identity"),
+        ({"rule": fs.FedStale(beta=0.5)}, "rule"),
+        ({"rule": fs.FedAvg()}, "rule"),
+    ):
+        with pytest.raises(fs.InvalidInput, match=text):
+            FedStale.resume(tmp_path, **changes)
+    with pytest.raises(fs.InvalidInput, match="keep their names, shapes and dtypes"):
+        FedStale.resume(tmp_path).start(grid, record({"other": np.zeros(3, "f4")}), num_rounds=2)
+    with pytest.raises(fs.InvalidInput, match="there is no checkpoint"):
+        FedStale.resume(tmp_path / "nowhere")
+
+
+def test_functions_and_objects_must_be_given_again(tmp_path: Path) -> None:
+    def aggregate(contents: Any, key: str) -> MetricRecord:
+        return MetricRecord({"replies": len(contents)})
+
+    grid = MemoryGrid(trainers(range(2)))
+    rule = fs.FedStale(beta=lambda t: 0.5)
+    options: Any = {"train_metrics_aggr_fn": aggregate, "probabilities": Forgetting()}
+    RuleStrategy(rule, **options, checkpoint=tmp_path).start(grid, record(model()), num_rounds=1)
+    with pytest.raises(fs.InvalidInput, match="probabilities = None: it could not be saved"):
+        RuleStrategy.resume(tmp_path, rule=rule, train_metrics_aggr_fn=aggregate)
+    with pytest.raises(fs.InvalidInput, match="could not be saved whole"):
+        RuleStrategy.resume(tmp_path, **options)
+    same = fs.FedStale(beta=lambda t: 0.5)  # another process has another function object
+    result = RuleStrategy.resume(tmp_path, rule=same, **options).start(grid, record(model()), num_rounds=2)
+    assert result.train_metrics_clientapp[2]["replies"] == 2
+
+
+def test_a_crash_while_saving_leaves_the_round_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    grid = MemoryGrid(trainers(range(3)))
+    whole = FedStale().start(grid, record(model()), num_rounds=4)
+    strategy = FedStale(checkpoint=tmp_path)
+    strategy.start(grid, record(model()), num_rounds=2)
+
+    def crash(*_: Any) -> None:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", crash)
+        with pytest.raises(OSError, match="power cut"):
+            strategy.start(grid, record(model()), num_rounds=3)
+    resumed = FedStale.resume(tmp_path).start(grid, record(model()), num_rounds=4)
+    assert sorted(resumed.train_metrics_clientapp) == [3, 4]
+    assert flat(resumed.arrays).tobytes() == flat(whole.arrays).tobytes()
+
+
+def test_only_changed_rows_are_written(tmp_path: Path) -> None:
+    """A round with one participant of 40 must not write 40 rows again."""
+    big = {"w": np.zeros(10_000, "f4")}
+    grid = MemoryGrid(trainers(range(40)))
+    strategy = FedStale(**QUICK, checkpoint=tmp_path)
+    strategy.start(grid, record(big), num_rounds=1)
+    grid.online = {1003}
+    strategy.start(grid, record(big), num_rounds=2)
+    (rows,) = tmp_path.glob("*.rows")
+    before = rows.stat().st_blocks * 512
+    for t in range(3, 9):
+        strategy.start(grid, record(big), num_rounds=t)
+    assert rows.stat().st_blocks * 512 - before <= 3 * 40_000
