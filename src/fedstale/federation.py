@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Float, client_ids, fail, positive_int, probabilities, vector
+from .checks import Float, client_ids, fail, number, positive_int, probabilities, vector
 
 Ints = NDArray[np.int64]
 
@@ -117,6 +117,10 @@ class Round:
         Their p_i in the same order (or one number); default: those of the federation.
     steps
         Their numbers of local steps, for the methods that normalise by it (AFA); default: not told.
+    lr
+        η_c of the round, for the methods that turn updates into gradients (SCAFFOLD); default: not told.
+    again
+        Updates of the second local training that a rule asked for (`Rule.again`), in the form of `updates`.
     """
 
     index: int
@@ -124,6 +128,8 @@ class Round:
     updates: Any
     probabilities: ArrayLike | None = None
     steps: ArrayLike | None = None
+    lr: float | None = None
+    again: Any = None
 
     def __post_init__(self) -> None:
         positive_int("index", self.index, 0)
@@ -140,6 +146,8 @@ class CheckedRound:
     known_p: Float | None
     steps: Float | None
     like: Any
+    known_lr: float | None = None
+    second: Sequence[NDArray[Any]] | None = None
 
     @property
     def size(self) -> int:
@@ -154,6 +162,27 @@ class CheckedRound:
             raise fail("probabilities", None, allowed)
         return np.empty(0) if self.known_p is None else self.known_p
 
+    @property
+    def lr(self) -> float:
+        """η_c > 0; an error where nobody told it."""
+        if not self.known_lr:
+            raise fail("lr", self.known_lr, "this rule divides by the clients' learning rate: give it in the Round")
+        return self.known_lr
+
+    @property
+    def travelled(self) -> Float:
+        """η_c K_i of the participants, which turns an update into a mean gradient; an error where it is not told."""
+        if self.steps is None:
+            raise fail("steps", None, "this rule divides by the number of local steps: give it in the Round")
+        return self.lr * self.steps
+
+    @property
+    def again(self) -> Sequence[NDArray[Any]]:
+        """Updates of the second training; an error where there are none."""
+        if self.second is None:
+            raise fail("again", None, "this rule needs the updates of the second training it asked for (Rule.again)")
+        return self.second
+
 
 def check_round(federation: Federation, round: Round) -> CheckedRound:
     """Check a round as a whole before anything is computed; raise `InvalidInput` and change nothing."""
@@ -164,7 +193,11 @@ def check_round(federation: Federation, round: Round) -> CheckedRound:
         given = np.asarray(federation.probabilities)[ids]
     p = None if given is None else probabilities("probabilities", given, len(ids))
     steps = None if round.steps is None else vector("steps", round.steps, len(ids))
-    return CheckedRound(round.index, ids, rows, federation.alpha(ids), p, steps, round.updates)
+    if steps is not None and (steps <= 0).any():
+        raise fail("steps", round.steps, "numbers of local steps must be positive")
+    lr = None if round.lr is None else number("lr", round.lr, 0.0)
+    second = None if round.again is None else as_rows(round.again, len(ids), federation.num_params)
+    return CheckedRound(round.index, ids, rows, federation.alpha(ids), p, steps, round.updates, lr, second)
 
 
 def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:

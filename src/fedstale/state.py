@@ -11,6 +11,7 @@ import json
 import os
 import uuid
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from .checks import Float, InvalidInput
 from .federation import Federation
-from .memory import Memory, make, parse
+from .memory import Memory, StaleMemory, make, parse
 from .participation.estimator import EstimatorState
 
 _FILE = "state.safetensors"
@@ -65,7 +66,7 @@ class State:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     round: int = 0
     model: Float | None = None
-    memories: dict[str, Memory] = field(default_factory=dict)
+    memories: dict[str, StaleMemory] = field(default_factory=dict)
     vectors: dict[str, Float] = field(default_factory=dict)
     clients: dict[str, NDArray[Any]] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
@@ -79,14 +80,14 @@ class State:
     def __post_init__(self) -> None:
         self.clients.setdefault("last_seen", np.full(self.federation.num_clients, -1, dtype=np.int64))
 
-    def remember(self, name: str = "stale") -> Memory:
-        """Add an empty memory with one row per client."""
+    def remember(self, name: str = "stale", *, exact: bool = False) -> StaleMemory:
+        """Add an empty memory with one row per client; `exact` refuses approximations (what clients keep has none)."""
         n, d = self.federation.num_clients, self.federation.num_params
-        self.memories[name] = make(self.where, n, d, name=name, run=self.run)
+        self.memories[name] = make(self.where, n, d, name=name, run=self.run, exact=exact)
         return self.memories[name]
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> StaleMemory:
         """The stale updates h_i."""
         return self.memories["stale"]
 
@@ -101,6 +102,16 @@ class State:
             self.clients[name] = np.concatenate([values, more])
         for memory in self.memories.values():
             memory.grow(num_clients)
+
+    def nbytes(self, leave_out: Sequence[str] = ()) -> int:
+        """Bytes of everything remembered beside the model: rows, running sums, vectors, numbers per client.
+
+        `leave_out` names memories whose rows, and vectors and extras that, are not the server's.
+        """
+        sums = sum(memory.total.nbytes for memory in self.memories.values())
+        rows = sum(memory.nbytes for name, memory in self.memories.items() if name not in leave_out)
+        named = {**self.vectors, **self.clients, **self.extras}
+        return sums + rows + sum(array.nbytes for name, array in named.items() if name not in leave_out)
 
     def close(self) -> None:
         """Let go of files and locks."""
@@ -121,7 +132,7 @@ class State:
             mirror = folder / f"{name}-{self._token}.rows"
             for key, array in memory.table(mirror).items():
                 tensors[f"memory/{name}/{key}"] = array
-            files[name] = str(memory.file.resolve()) if memory.file else mirror.name
+            files[name] = "" if memory.inline else str(memory.file.resolve()) if memory.file else mirror.name
         for group in ("vectors", "clients", "extras"):
             for name, array in getattr(self, group).items():
                 tensors[f"{group}/{name}"] = array
@@ -182,7 +193,7 @@ class State:
         )
         for name, file in about["files"].items():
             table = {key.split("/", 1)[1]: a for key, a in groups["memory"].items() if key.startswith(f"{name}/")}
-            state.memories[name] = _restore(state, folder / file, table)
+            state.memories[name] = _restore(state, folder / file if file else None, table)
         return state
 
 
@@ -228,10 +239,14 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return tensors, facts
 
 
-def _restore(state: State, file: Path, table: dict[str, NDArray[Any]]) -> Memory:
-    """Take a memory up again: on disk where it lies, in RAM by a copy of its saved rows."""
+def _restore(state: State, file: Path | None, table: dict[str, NDArray[Any]]) -> StaleMemory:
+    """Take a memory up again: on disk where it lies, in RAM by a copy of its saved rows, or from the table alone."""
     on_disk, kind = parse(state.where)
     size = state.federation.num_clients, state.federation.num_params
+    if file is None:
+        inline = make(state.where, *size)
+        inline.restore(table)
+        return inline
     saved = Memory(*size, kind, file, state.run, "write" if on_disk else "read")
     try:
         saved.restore(table)

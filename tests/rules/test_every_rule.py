@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import fedstale as fs
 from fedstale import participation, rules
+from fedstale.rules.server import ServerAdaptive
 
 N, D, ROUNDS = 6, 50, 24
 
@@ -25,10 +26,36 @@ RULES: list[fs.Rule] = [
     fs.FedStale(beta="auto"),
     fs.FedStale(beta="auto-per-client"),
     fs.FedStale(beta="theory"),
+    rules.FedAUAvg(cutoff=4),
+    rules.FedAUAvg(cutoff=None),
+    rules.MIFA(),
+    rules.WaitingMIFA(),
+    rules.FedLaAvg(),
+    rules.AFACD(max_delay=3),
+    rules.AFACS(max_delay=3),
+    rules.Scaffold(),
+    rules.Scaffold(option="I"),
+    rules.SVRG(period=3),
+    rules.SCSG(period=3, share=0.5),
+    rules.SARAH(period=3),
+    rules.SPIDER(period=3, share=0.5, clip=2.0),
+    rules.FedProx(),
+    rules.FedDyn(),
+    rules.ServerMomentum(fs.FedStale(beta=0.5)),
+    rules.ServerAdagrad(rules.MIFA()),
+    rules.ServerAdam(fs.FedStale()),
+    rules.ServerYogi(rules.Scaffold()),
 ]
-MEMORIES = ["ram", "ram:float64", "ram:float16", "ram:bfloat16", "disk:{}", "disk:{}:bfloat16"]
+ROWS = ["ram", "ram:float64", "ram:float16", "ram:bfloat16", "disk:{}", "disk:{}:bfloat16"]
+MEMORIES = [*ROWS, "clustered:3", "clustered:3:bfloat16", "lowrank:2", "lowrank:3:float64"]
+FIRST_STEP = {"feddyn": 6.0, "spider": 2.0}  # FedDyn: mean + h/a, both 3; SPIDER: clipped
 
 every_rule = pytest.mark.parametrize("rule", RULES, ids=repr)
+
+
+def memories(rule: fs.Rule, names: list[str]) -> list[str]:
+    """The memories that make a difference to a rule: clients keep their rows themselves, so those are never cut."""
+    return names if rule.memory else [name for name in names if name in ROWS] if rule.client_memory else ["ram"]
 
 
 def history(t: int, dtype: Any = np.float32) -> fs.Round:
@@ -37,7 +64,8 @@ def history(t: int, dtype: Any = np.float32) -> fs.Round:
     p = np.array([1.0, 0.8, 0.6, 0.5, 0.4, 0.1])
     who = np.flatnonzero(rng.random(N) < p)
     who = who[:0] if t == 5 else who[who != 5] if t < 10 else who
-    return fs.Round(t, who, (rng.normal(size=(len(who), D)) + 1).astype(dtype), probabilities=p[who])
+    updates, again = rng.normal(size=(2, len(who), D)).astype(dtype) + dtype(1)
+    return fs.Round(t, who, updates, probabilities=p[who], steps=1 + who % 3, lr=0.1, again=again)
 
 
 def advance(rule: fs.Rule, state: fs.State, first: int, last: int) -> list[NDArray[Any]]:
@@ -48,8 +76,9 @@ def start(rule: fs.Rule, memory: str = "ram") -> fs.State:
     return rule.init(fs.Federation(N, D), memory=memory, model=np.zeros(D, np.float32))
 
 
-@every_rule
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize(
+    ("rule", "memory"), [(rule, name) for rule in RULES for name in memories(rule, MEMORIES)], ids=repr
+)
 def test_save_and_load_in_the_middle_changes_no_bit(rule: fs.Rule, memory: str, tmp_path: Path) -> None:
     whole = start(rule, memory.format(tmp_path / "whole"))
     expected = advance(rule, whole, 0, ROUNDS)
@@ -67,14 +96,18 @@ def test_save_and_load_in_the_middle_changes_no_bit(rule: fs.Rule, memory: str, 
     assert state.model is not None
     assert np.array_equal(whole.model, state.model)
     assert whole.scalars == state.scalars
-    for name, values in whole.clients.items():
-        assert np.array_equal(values, state.clients[name])
+    for group in ("clients", "vectors", "extras"):
+        for name, values in getattr(whole, group).items():
+            assert np.array_equal(values, getattr(state, group)[name])
     for name, held in whole.memories.items():
         assert np.array_equal(held.rows(np.arange(N)), state.memories[name].rows(np.arange(N)))
 
 
-@every_rule
-@pytest.mark.parametrize("memory", ["ram", "disk:{}"])
+@pytest.mark.parametrize(
+    ("rule", "memory"),
+    [(rule, name) for rule in RULES for name in memories(rule, ["ram", "disk:{}", "clustered:3", "lowrank:2"])],
+    ids=repr,
+)
 def test_going_on_after_a_save_and_coming_back_to_it(rule: fs.Rule, memory: str, tmp_path: Path) -> None:
     """What happens after a checkpoint never reaches it: a crash falls back to exactly what was saved."""
     state = start(rule, memory.format(tmp_path / "rows"))
@@ -134,17 +167,19 @@ def test_disk_equals_ram(rule: fs.Rule, tmp_path: Path) -> None:
 def test_a_refused_round_changes_nothing(rule: fs.Rule) -> None:
     state = start(rule)
     advance(rule, state, 0, 8)
-    before = (copy.deepcopy(state.scalars), {k: v.copy() for k, v in state.clients.items()}, state.round)
+    before = copy.deepcopy((state.scalars, state.clients | state.vectors | state.extras, state.round))
     rows = {name: held.rows(np.arange(N)) for name, held in state.memories.items()}
     totals = {name: held.total.copy() for name, held in state.memories.items()}
     for bad in (np.nan, np.inf, -np.inf):
         updates = np.ones((3, D), np.float32)
         updates[1, D - 1] = bad
         with pytest.raises(fs.InvalidInput, match=r"client 4.*finite"):
-            rule.step(state, fs.Round(8, [0, 4, 2], updates, probabilities=0.5))
+            rule.step(state, fs.Round(8, [0, 4, 2], updates, probabilities=0.5, lr=0.1, steps=5, again=updates))
     assert before[0] == state.scalars
     assert before[2] == state.round
-    assert all(np.array_equal(before[1][k], v) for k, v in state.clients.items())
+    now = state.clients | state.vectors | state.extras
+    assert before[1].keys() == now.keys()
+    assert all(np.array_equal(before[1][k], v) for k, v in now.items())
     for name, held in state.memories.items():
         assert np.array_equal(rows[name], held.rows(np.arange(N)))
         assert np.array_equal(totals[name], held.total)
@@ -154,8 +189,9 @@ def test_a_refused_round_changes_nothing(rule: fs.Rule) -> None:
 def test_empty_rounds_and_unseen_clients(rule: fs.Rule) -> None:
     state = rule.init(fs.Federation(N, D), model=np.zeros(D))
     assert rule.step(state, fs.Round(0, [], np.empty((0, D)))) == pytest.approx(np.zeros(D))
-    rule.step(state, fs.Round(1, [3], np.ones((1, D)), probabilities=0.5))
-    rule.step(state, fs.Round(5, [5, 3], np.ones((2, D)), probabilities=[0.1, 0.5]))
+    more: dict[str, Any] = {"lr": 0.1, "steps": 5}
+    rule.step(state, fs.Round(1, [3], np.ones((1, D)), probabilities=0.5, again=np.ones((1, D)), **more))
+    rule.step(state, fs.Round(5, [5, 3], np.ones((2, D)), probabilities=[0.1, 0.5], again=np.ones((2, D)), **more))
     assert np.isfinite(np.asarray(rule.combine(state, fs.Round(6, [], [])))).all()
     assert list(state.clients["last_seen"]) == [-1, -1, -1, 5, -1, 5]
 
@@ -163,7 +199,14 @@ def test_empty_rounds_and_unseen_clients(rule: fs.Rule) -> None:
 @every_rule
 def test_one_client_alone(rule: fs.Rule) -> None:
     state = rule.init(fs.Federation(1, 1))
-    assert rule.combine(state, fs.Round(0, [0], np.array([[3.0]]), probabilities=1.0)) == pytest.approx([3.0])
+    update = np.array([[3.0]])
+    told = fs.Round(0, [0], update, probabilities=1.0, lr=0.1, steps=5, again=update)
+    first = rule.combine(state, told)
+    if isinstance(rule, ServerAdaptive):
+        m, v = (1 - rule.beta1) * 3.0, rule.second(np.array([1e-6]), np.array([9.0]))
+        assert first == pytest.approx(m / (np.sqrt(v) + 1e-3))
+    else:
+        assert first == pytest.approx([FIRST_STEP.get(rule.name, 3.0)])
 
 
 @every_rule
@@ -175,8 +218,9 @@ def test_a_rule_refuses_the_state_of_another(rule: fs.Rule) -> None:
 
 
 def test_every_registered_rule_is_covered_and_made_by_name() -> None:
-    assert {rule.name for rule in RULES} == set(rules.RULES)
-    for name in rules.RULES:
+    assert {rule.name for rule in RULES if "+" not in rule.name} == set(rules.RULES)
+    assert {rule.name.partition("+")[2] for rule in RULES} == {"", *rules.OPTIMIZERS}
+    for name in [*rules.RULES, "fedstale+adam", "scaffold+momentum"]:
         assert rules.make(name).name == name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,11 +21,15 @@ SETTING = {"p_min": 0.05, "swap": 1.0}
 """The default setting: rare clients who disagree about two labels, so that bias, variance and staleness all show."""
 
 
-@with_settings("task", "rule", "beta")
+@with_settings("task", "rule", "beta", "rule_options")
 def compare(
     task: Annotated[str, typer.Argument(help="What is learned.")] = "digits-mlp",
     rules: Annotated[
-        str, typer.Option(help='Methods by name, comma-separated, with β behind a colon: "fedavg,fedstale:0.8".')
+        str,
+        typer.Option(
+            help='Methods by name, comma-separated, "all" for every one. β stands behind a colon, a server optimiser '
+            'behind a plus, a memory behind an at: "fedavg,fedstale:0.8,fedstale+adam,fedstale@lowrank:4".'
+        ),
     ] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for the table and the picture.")] = Path("fedstale-compare"),
@@ -40,24 +45,32 @@ def compare(
     from ..figures import comparison_picture
     from ..simulation import compare as run_comparison
     from ..simulation import settings
-    from ..simulation.comparison import DEFAULT
+    from ..simulation.comparison import ALL, DEFAULT
 
     chosen = settings(**{"task": task, **SETTING, **changes})
-    methods = [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
+    methods = list(ALL) if rules == "all" else [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
     console = Console(stderr=True)
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
+    with (
+        Live(console=console, refresh_per_second=4, transient=True) as live,
+        warnings.catch_warnings(record=True) as caught,
+    ):
 
         def show(comparison: Comparison) -> None:
             if not (quiet or json):
                 live.update(table(comparison))
 
         comparison = run_comparison(chosen, methods, seeds, after=show)
+    for note in dict.fromkeys(str(one.message) for one in caught):
+        typer.echo(f"note: {note}", err=True)
     out.mkdir(parents=True, exist_ok=True)
     comparison.to_csv(out / "comparison.csv")
     pictures = comparison_picture(comparison, out / "comparison")
     if json:
         rows = [
-            {key: value if isinstance(value, str) else value.mean for key, value in row.items()}
+            {
+                key: value if isinstance(value, str) else value.mean if value.count else None
+                for key, value in row.items()
+            }
             for row in comparison.rows()
         ]
         typer.echo(jsons.dumps(rows))
@@ -67,23 +80,29 @@ def compare(
 
 
 def _method(text: str) -> Method:
-    from ..rules import RULES
+    from .. import memory as memories
+    from .. import rules
     from ..simulation.comparison import Method
     from .options import number_or_text
 
-    name, colon, beta = text.strip().partition(":")
-    if name not in RULES:
-        from ..checks import unknown
-
-        raise unknown("rule", name, RULES)
+    described, at, memory = text.strip().partition("@")
+    name, colon, beta = described.partition(":")
+    rules.make(name)
     if colon and not beta:
         raise fail("rules", text, "β stands behind the colon: fedstale:0.5")
-    return Method(name, number_or_text(beta) if colon else None)
+    if at:
+        memories.parse(memory)
+    return Method(name, number_or_text(beta) if colon else None, memory or None)
 
 
 def table(comparison: Comparison) -> Table:
     """Mean ± standard error over seeds; accuracies are means over the last tenth of the rounds."""
     from rich.table import Table
+
+    from ..simulation.comparison import Cell
+
+    def mega(cell: Cell | str) -> str:
+        return cell if isinstance(cell, str) else "–" if not cell.count else f"{cell.mean / 1e6:.2f}"
 
     chosen = comparison.settings
     done = sum(len(runs) for runs in comparison.results.values())
@@ -93,13 +112,16 @@ def table(comparison: Comparison) -> Table:
     made.add_column("method")
     grouped = comparison.metric == "accuracy"
     headings = ["accuracy", "frequent clients", "rare clients"] if grouped else ["excess loss"]
-    for heading in (*headings, "β", "MB sent", "seconds"):
+    rows = comparison.rows()
+    waits = any(isinstance(row["rounds lost"], Cell) and row["rounds lost"].count for row in rows)
+    more = ["β", "MB up", "MB down", "server MB", *(["rounds lost"] if waits else []), "seconds"]
+    for heading in (*headings, *more):
         made.add_column(heading, justify="right")
-    for row in comparison.rows():
+    for row in rows:
         numbers = [f"{row['accuracy']:.1%}", f"{row['group 0']:.1%}", f"{row['group 1']:.1%}"] if grouped else []
         if not grouped:
             numbers = [f"{row['excess_loss']:.3g}"]
-        sent, seconds = row["bytes"], row["seconds"]
-        mega = "–" if isinstance(sent, str) else f"{sent.mean / 1e6:.1f}"
-        made.add_row(str(row["method"]), *numbers, f"{row['beta']:.2f}", mega, f"{seconds:.1f}")
+        numbers += [f"{row['beta']:.2f}", *(mega(row[name]) for name in ("bytes", "bytes down", "server bytes"))]
+        numbers += [f"{row['rounds lost']:.0f}"] if waits else []
+        made.add_row(str(row["method"]), *numbers, f"{row['seconds']:.1f}")
     return made

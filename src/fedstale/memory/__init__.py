@@ -1,18 +1,44 @@
-"""Where stale updates live: RAM or a memory-mapped file, full or lower precision, one interface."""
+"""Where stale updates live: one row per client in RAM or a file, or fewer numbers than that; one interface."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ..checks import fail
+from .base import Prepared, StaleMemory
+from .clustered import Clustered
+from .compact import Compact
+from .lowrank import LowRank
 from .precision import PRECISIONS, Precision, precision
 from .store import Memory, Swap
 
-__all__ = ["PRECISIONS", "Memory", "Precision", "Swap", "make", "parse", "precision"]
+__all__ = [
+    "PRECISIONS",
+    "Clustered",
+    "LowRank",
+    "Memory",
+    "Precision",
+    "Prepared",
+    "StaleMemory",
+    "Swap",
+    "approximate",
+    "make",
+    "parse",
+    "precision",
+]
+
+COMPACT: dict[str, type[Compact]] = {kind.kind: kind for kind in (Clustered, LowRank)}
+ALLOWED = (
+    'must be "ram", "ram:PRECISION", "disk:FOLDER", "disk:FOLDER:PRECISION", "clustered:K" or "lowrank:K" '
+    f"(or with :PRECISION), with {', '.join(PRECISIONS)}"
+)
 
 
 def parse(where: str) -> tuple[Path | None, Precision]:
-    """Read a memory's description: "ram", "ram:bfloat16", "disk:FOLDER" or "disk:FOLDER:float16"."""
+    """Read a memory's description: its folder, if it lies on disk, and how numbers are stored.
+
+    "ram", "ram:bfloat16", "disk:FOLDER", "disk:FOLDER:float16", "clustered:8", "lowrank:4:float64".
+    """
     kind, _, rest = where.partition(":")
     if kind == "ram":
         return None, precision(rest or "float32")
@@ -21,12 +47,29 @@ def parse(where: str) -> tuple[Path | None, Precision]:
         if folder and last in PRECISIONS:
             return Path(folder), precision(last)
         return Path(rest), precision("float32")
-    allowed = f'must be "ram", "ram:PRECISION", "disk:FOLDER" or "disk:FOLDER:PRECISION" with {", ".join(PRECISIONS)}'
-    raise fail("memory", where, allowed)
+    size, _, name = rest.partition(":")
+    if kind in COMPACT and size.isdecimal() and int(size) > 0:
+        return None, precision(name or "float32")
+    raise fail("memory", where, ALLOWED)
 
 
-def make(where: str, num_clients: int, num_params: int, *, name: str = "stale", run: str = "") -> Memory:
-    """Make an empty memory from its description; on disk it is the file FOLDER/name.rows."""
+def approximate(where: str) -> int | None:
+    """The number of vectors K of an approximate memory; None for a memory with a row per client."""
+    kind, _, rest = where.partition(":")
+    parse(where)
+    return int(rest.partition(":")[0]) if kind in COMPACT else None
+
+
+def make(
+    where: str, num_clients: int, num_params: int, *, name: str = "stale", run: str = "", exact: bool = False
+) -> StaleMemory:
+    """Make an empty memory from its description; on disk it is the file FOLDER/name.rows.
+
+    With `exact`, rows are kept one by one even where the description asks for an approximation.
+    """
     folder, kind = parse(where)
+    size = approximate(where)
+    if size is not None and not exact:
+        return COMPACT[where.partition(":")[0]](num_clients, num_params, kind, size)
     file = None if folder is None else folder / f"{name}.rows"
     return Memory(num_clients, num_params, kind, file, run)

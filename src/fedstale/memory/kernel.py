@@ -3,8 +3,8 @@
 Gathering |S| rows with a fancy index copies them through main memory several times; here each fresh row and
 each stale row is read once, widened to float64 in a small block, used for every sum at once, and the fresh row
 is written to its new place. float64 blocks cost little (the pass is bound by memory) and make the sums exact
-to rounding of the result. All of a block's weighted sums are one product with it, which is worth a BLAS call
-(the result does not depend on the number of its threads); a single sum is left to `np.einsum`.
+to rounding of the result. A block is multiplied with two rows of weights at a time, which is worth a BLAS call;
+`weighted_sum` makes the same call, so that the two agree bit for bit.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> F
     """Σ weights_i rows_i in float64, shape (length,)."""
     result = np.zeros(length)
     buffer = np.empty((ROWS, COLUMNS))
+    pair = np.stack([weights, np.zeros(len(weights))])
     for some, columns in blocks(len(rows), length):
         x = buffer[: some.stop - some.start, : columns.stop - columns.start]
         for k, i in enumerate(range(some.start, some.stop)):
             x[k] = rows[i][columns]
-        result[columns] += np.einsum("i,ij->j", weights[some], x)
+        result[columns] += _sums(pair[:, some], x)[0]
     return result
 
 
@@ -87,13 +88,11 @@ def exchange(
     np.copyto(out, total)
     exact = all(precision.keeps(row.dtype) for row in fresh)
     store = np.copyto if exact else lambda place, row: precision.store(row, place)
-    # Δ_i and h_i of a block lie one below the other: both weighted sums over them are one product.
-    weights = np.array([[fresh_weights, -stale_weights], [new_mass, -old_mass]])
-    buffer = np.empty((2 * ROWS, COLUMNS))
+    u_weights, h_weights = np.stack([fresh_weights, new_mass]), np.stack([stale_weights, old_mass])
+    u_buffer, h_buffer = np.empty((ROWS, COLUMNS)), np.empty((ROWS, COLUMNS))
     for some, columns in blocks(count, length):
-        size = some.stop - some.start
-        both = buffer[: 2 * size, : columns.stop - columns.start]
-        u, h = both[:size], both[size:]
+        size = (some.stop - some.start, columns.stop - columns.start)
+        u, h = u_buffer[: size[0], : size[1]], h_buffer[: size[0], : size[1]]
         for k, i in enumerate(range(some.start, some.stop)):
             row, old = fresh[i][columns], stale[i]
             u[k] = row
@@ -102,22 +101,31 @@ def exchange(
             else:
                 precision.load(old[columns], h[k])
             store(target[i][columns], row)
-        moved = weights[:, :, some].reshape(2, 2 * size) @ both
+        moved = _sums(u_weights[:, some], u)
         if statistics:
             sums.inner[some] += _dots(u, h)
             sums.stale_sq[some] += _dots(h, h)
         if not exact:  # the total is over what was stored, not over what was sent
             for k, i in enumerate(range(some.start, some.stop)):
                 precision.load(target[i][columns], u[k])
-            moved[1] = weights[1, :, some].reshape(2 * size) @ both
+            moved[1] = _sums(u_weights[:, some], u)[1]
+        moved -= _sums(h_weights[:, some], h)
         sums.mix[columns] += moved[0]
         out[columns] += moved[1]
     return sums
 
 
+def _sums(weights: Float, block: Float) -> Float:
+    """Two weighted sums of the rows of a block; a NaN in it is found in the result, not told of here."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums: Float = weights @ block
+    return sums
+
+
 def _dots(x: Float, y: Float) -> Float:
     """⟨x_i, y_i⟩ of the rows of two blocks."""
-    products: Float = np.matmul(x[:, None, :], y[:, :, None])[:, 0, 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        products: Float = np.matmul(x[:, None, :], y[:, :, None])[:, 0, 0]
     return products
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, InvalidInput, client_ids, fail, positive_int, vector
-from ..federation import Ints, as_rows
+from ..checks import Float, InvalidInput, client_ids
+from ..federation import Ints
 from . import kernel
+from .base import Prepared, StaleMemory
 from .precision import Precision
 from .rows import FileRows, Mode, RamRows, RowStore
 
@@ -25,7 +26,7 @@ DRIFT = 1e-9
 """Largest relative distance between a saved running sum and the exact one before a file counts as damaged."""
 
 
-class Memory:
+class Memory(StaleMemory):
     """Stale updates of up to `num_clients` clients, one row of `num_params` numbers for each client seen.
 
     Parameters
@@ -51,15 +52,8 @@ class Memory:
         run: str = "",
         mode: Mode = "create",
     ) -> None:
-        positive_int("num_clients", num_clients)
-        positive_int("num_params", num_params)
-        self.num_params = num_params
-        self.precision = precision
-        self.file = file
+        super().__init__(num_clients, num_params, precision, file)
         self.run = run
-        self.slots: Ints = np.full(num_clients, -1, dtype=np.int64)
-        self.masses: Float = np.zeros(num_clients)
-        self.total: Float = np.zeros(num_params)
         self._next_total: Float = np.empty(num_params)
         self._rows: RowStore
         if file is None:
@@ -74,16 +68,6 @@ class Memory:
         self._superseded: list[int] = []  # those of them that the next checkpoint will no longer need
         self._checksums = np.zeros(num_clients, dtype=np.uint32)
         self._mirror: Memory | None = None  # where rows kept in RAM are saved
-
-    @property
-    def num_clients(self) -> int:
-        """N."""
-        return len(self.slots)
-
-    @property
-    def seen(self) -> Ints:
-        """The clients that have a row."""
-        return np.flatnonzero(self.slots >= 0).astype(np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -110,21 +94,7 @@ class Memory:
         masses: Float,
         statistics: bool = False,
     ) -> Swap:
-        """Mix the round's rows and prepare the replacement h_i ← Δ_i; `Swap.commit` makes it happen.
-
-        The mix is c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i): every rule with a memory has this form.
-
-        Parameters
-        ----------
-        clients, fresh
-            The participants and their updates Δ_i.
-        fresh_weights, stale_weights, total_weight
-            The u_i, the v_i and c.
-        masses
-            The a_i with which the new rows count in the running sum.
-        statistics
-            Whether ⟨Δ_i, h_i⟩ and ‖h_i‖² are wanted.
-        """
+        """Mix the round's rows in one pass and write the new ones beside the old; see `StaleMemory.swap`."""
         slots = [int(slot) for slot in self.slots[clients]]
         target = self._spare(len(clients))
         sums = kernel.exchange(
@@ -163,17 +133,6 @@ class Memory:
         self.masses[clients] = masses
         self._version += 1
 
-    def replace(self, clients: ArrayLike, updates: Any, masses: ArrayLike = 1.0) -> None:
-        """h_i ← Δ_i for the given clients, counted with masses a_i in the running sum."""
-        ids = client_ids("clients", clients, self.num_clients)
-        rows = as_rows(updates, len(ids), self.num_params)
-        weights = vector("masses", masses, len(ids))
-        one = np.ones(len(ids))
-        swap = self.swap(ids, rows, fresh_weights=one, stale_weights=one, total_weight=0.0, masses=weights)
-        if not np.isfinite(swap.sums.mix).all():
-            raise fail("updates", "non-finite numbers", "every update must be finite")
-        swap.commit()
-
     def exact_total(self) -> Float:
         """Σ a_i h_i recomputed from the rows, exact to one rounding; O(N·d)."""
         rows = ((float(self.masses[i]), self._rows.row(int(self.slots[i]))) for i in self.seen)
@@ -181,11 +140,7 @@ class Memory:
 
     def grow(self, num_clients: int) -> None:
         """Make room for clients that joined."""
-        more = num_clients - self.num_clients
-        if more < 0:
-            raise fail("num_clients", num_clients, f"a memory of {self.num_clients} clients does not shrink")
-        self.slots = np.concatenate([self.slots, np.full(more, -1, dtype=np.int64)])
-        self.masses = np.concatenate([self.masses, np.zeros(more)])
+        more = self._grow_table(num_clients)
         self._checksums = np.concatenate([self._checksums, np.zeros(more, dtype=np.uint32)])
 
     def flush(self) -> None:
@@ -288,8 +243,8 @@ class Memory:
             yield int(client), self._rows.row(slot)
 
 
-class Swap:
-    """A prepared replacement: the sums of the round, and `commit` to make the new rows current."""
+class Swap(Prepared):
+    """A replacement whose new rows lie in spare slots already; `commit` changes the slot table."""
 
     def __init__(self, memory: Memory, clients: Ints, target: list[int], masses: Float, sums: kernel.Sums) -> None:
         self.sums = sums

@@ -1,4 +1,4 @@
-"""How a round's updates become one global update: the paper's ComputeUpdate, one file per family."""
+"""How a round's updates become one global update: the paper's ComputeUpdate, one file per method."""
 
 from __future__ import annotations
 
@@ -6,22 +6,92 @@ from dataclasses import fields
 from typing import Any
 
 from ..checks import choose, fail
+from .afa_cd import AFACD
+from .afa_cs import AFACS
+from .anchors import Anchored
 from .averaging import FedAvg, UnbiasedFedAvg
 from .base import Local, Rule
+from .coverage import OutsideCoverage
+from .fedau import FedAUAvg
+from .feddyn import FedDyn
+from .fedlaavg import FedLaAvg
+from .fedprox import FedProx
+from .mifa import MIFA, WaitingMIFA
+from .sarah import SARAH
+from .scaffold import Scaffold
+from .scsg import SCSG
+from .server import OPTIMIZERS, ServerAdagrad, ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from .spider import SPIDER
 from .stale import FedStale, FedVARP, UnbiasedFedVARP
+from .svrg import SVRG
 
-__all__ = ["RULES", "FedAvg", "FedStale", "FedVARP", "Local", "Rule", "UnbiasedFedAvg", "UnbiasedFedVARP", "make"]
+__all__ = [
+    "AFACD",
+    "AFACS",
+    "MIFA",
+    "OPTIMIZERS",
+    "RULES",
+    "SARAH",
+    "SCSG",
+    "SPIDER",
+    "SVRG",
+    "Anchored",
+    "FedAUAvg",
+    "FedAvg",
+    "FedDyn",
+    "FedLaAvg",
+    "FedProx",
+    "FedStale",
+    "FedVARP",
+    "Local",
+    "OutsideCoverage",
+    "Rule",
+    "Scaffold",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerMomentum",
+    "ServerOptimizer",
+    "ServerYogi",
+    "UnbiasedFedAvg",
+    "UnbiasedFedVARP",
+    "WaitingMIFA",
+    "make",
+]
 
-RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (FedAvg, UnbiasedFedAvg, FedVARP, UnbiasedFedVARP, FedStale)
-}
+_ALL: tuple[type[Rule], ...] = (
+    FedAvg,
+    UnbiasedFedAvg,
+    FedVARP,
+    UnbiasedFedVARP,
+    FedStale,
+    FedAUAvg,
+    MIFA,
+    WaitingMIFA,
+    FedLaAvg,
+    AFACD,
+    AFACS,
+    Scaffold,
+    SVRG,
+    SCSG,
+    SARAH,
+    SPIDER,
+    FedProx,
+    FedDyn,
+)
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in _ALL}
 
 
 def make(name: str, **options: Any) -> Rule:
-    """Make a rule by name: `make("fedstale", beta="auto")`."""
-    rule = choose("rule", name, RULES)
-    known = {field.name for field in fields(rule)}
+    """Make a rule by name: `make("fedstale", beta="auto")`; a server optimiser follows a plus: "fedstale+adam"."""
+    base, plus, kind = str(name).partition("+")
+    rule = choose("rule", base, RULES)
+    optimizer = choose("server optimiser", kind, OPTIMIZERS) if plus else None
+    outer = {field.name for field in fields(optimizer)} - {"rule"} if optimizer else set()
+    known = ({field.name for field in fields(rule)} - ({"server_lr"} if optimizer else set())) | outer
     for option in options:
         if option not in known:
             raise fail(option, options[option], f"{name} takes {', '.join(sorted(known))}")
-    return rule(**options)
+    made = rule(**{key: value for key, value in options.items() if key not in outer})
+    if optimizer is None:
+        return made
+    return optimizer(made, **{key: value for key, value in options.items() if key in outer})

@@ -28,6 +28,7 @@ class FedAvg(Rule):
     """Δ = (1/|S|) Σ_S Δ_i (Eq. 2). Biased when the p_i differ: it minimises Σ p_i F_i / Σ p_j."""
 
     name: ClassVar[str] = "fedavg"
+    caveat: ClassVar[str] = "minimises Σ p_i F_i / Σ p_j, not F: it is biased towards clients that come often"
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average those who came; nobody came: stay."""

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, fail, number
 from ..federation import CheckedRound, Federation, Ints, Round, check_round, like
 from ..state import State
+from .coverage import warn_if_uncovered
+
+if TYPE_CHECKING:
+    from ..participation import Selection
 
 
 @dataclass(frozen=True)
 class Local:
-    """How a rule changes local training in a round: gradients become ∇F_i(w) + linear_i + prox (w − w_t).
+    """How a rule changes local training in a round: gradients become ∇F_i(w) + linear_i + prox (w − start_i).
 
     Attributes
     ----------
@@ -26,10 +31,16 @@ class Local:
         One vector per participant, shape (|S|, d), such as SCAFFOLD's c − c_i.
     prox
         The weight of the proximal term, as in FedProx.
+    start
+        The model that training starts from instead of w_t, shape (d,), or one per participant, shape (|S|, d).
+    gradient
+        One step on all samples of the round instead of K steps: Δ_i is then η_c times the gradient at the start.
     """
 
     linear: Float | None = None
     prox: float = 0.0
+    start: NDArray[Any] | None = None
+    gradient: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +64,14 @@ class Rule(ABC):
     upload: ClassVar[int] = 1
     download: ClassVar[int] = 1
     """Vectors of length d that a participant sends and receives in a round."""
+    client_memory: ClassVar[int] = 0
+    """Vectors of length d that a client keeps between its participations."""
+    held_by_clients: ClassVar[tuple[str, ...]] = ()
+    """The parts of the state that clients hold: a server that runs this rule has no memory for them."""
+    changes_clients: ClassVar[bool] = False
+    """Whether clients must train otherwise than for FedAvg (`local`, `again`): a plain client will not do."""
+    caveat: ClassVar[str] = ""
+    """What happens when the p_i differ, for a rule whose paper does not cover that or that is biased then."""
 
     def __post_init__(self) -> None:
         number("server_lr", self.server_lr, 0.0, open_low=True)
@@ -90,6 +109,22 @@ class Rule(ABC):
         """How the participants are to train in the coming round; None: plain local SGD."""
         return None
 
+    def again(self, state: State, clients: Ints) -> Local | None:
+        """A second local training of the participants, on the same batches, for `Round.again`; None: there is none."""
+        return None
+
+    def selection(self) -> Selection | None:
+        """Whom this rule's server asks among those who would take part; None: everyone."""
+        return None
+
+    def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
+        """Vectors of length d that go up and down in the coming round with these participants."""
+        return len(clients) * self.upload, len(clients) * self.download
+
+    def server_bytes(self, state: State) -> int:
+        """Bytes that the server keeps for this rule beside the model."""
+        return state.nbytes(self.held_by_clients)
+
     @abstractmethod
     def update(self, state: State, round: CheckedRound) -> Float:
         """Compute Δ and move the state on; refuse a bad round before anything is changed."""
@@ -104,6 +139,7 @@ class Rule(ABC):
         if round.index < state.round:
             raise fail("index", round.index, f"rounds before {state.round} were applied already")
         checked = check_round(state.federation, round)
+        warn_if_uncovered(self.name, self.caveat, checked.known_p)
         delta = self.update(state, checked)
         state.clients["last_seen"][checked.clients] = round.index
         state.round = round.index + 1
@@ -126,7 +162,8 @@ def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
     """
     if np.isfinite(mix).all():
         return
-    for client, row in zip(round.clients, round.rows, strict=True):
+    both = [*round.rows, *(round.second or ())]
+    for client, row in zip([*round.clients] * (len(both) // max(round.size, 1)), both, strict=True):
         bad = np.flatnonzero(~np.isfinite(row))
         if bad.size:
             value = float(row[bad[0]])

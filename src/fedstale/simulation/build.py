@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,18 @@ ENGINE = "engine"
 
 
 def make_rule(chosen: Settings) -> rules.Rule:
-    """Make the rule; β goes to a rule that has one."""
-    options: dict[str, Any] = {"server_lr": chosen.server_lr}
+    """Make the rule; β goes to a rule that has one, the seed to one that draws numbers."""
+    options: dict[str, Any] = dict(chosen.rule_options)
+    for name in ("beta", "server_lr"):
+        if name in options:
+            raise fail("rule_options", options, f"{name} is a setting of its own")
+    if chosen.server_lr != 1.0:
+        options["server_lr"] = chosen.server_lr
     if chosen.beta is not None:
         options["beta"] = chosen.beta
+    rule = rules.RULES.get(chosen.rule.partition("+")[0])
+    if rule is not None and any(field.name == "seed" for field in fields(rule)):
+        options.setdefault("seed", chosen.seed)
     return rules.make(chosen.rule, **options)
 
 

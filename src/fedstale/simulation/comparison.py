@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import Float, fail, positive_int
+from ..rules import OPTIMIZERS, RULES
 from ..tasks.quadratic import Quadratic
 from .build import build, make_participation, make_task
 from .loop import Callback
@@ -19,15 +20,19 @@ from .settings import Settings
 
 @dataclass(frozen=True)
 class Method:
-    """A rule with its β, and what it is called."""
+    """A rule with its β and its memory, and what it is called."""
 
     rule: str
     beta: float | str | None = None
+    memory: str | None = None
+    """Where stale updates live, if not where the setting says."""
 
     @property
     def label(self) -> str:
         """What it is called in tables and figures."""
-        return LABELS.get(self.rule, self.rule) + ("" if self.beta is None else f" β={self.beta}")
+        name, plus, optimizer = self.rule.partition("+")
+        label = LABELS.get(name, name) + plus + optimizer + ("" if self.beta is None else f" β={self.beta}")
+        return label if self.memory is None else f"{label}, {self.memory}"
 
 
 LABELS = {
@@ -36,6 +41,19 @@ LABELS = {
     "fedvarp": "FedVARP",
     "u-fedvarp": "U-FedVARP",
     "fedstale": "FedStale",
+    "fedau": "FedAU",
+    "mifa": "MIFA",
+    "mifa-wait": "MIFA, waiting",
+    "fedlaavg": "FedLaAvg",
+    "afa-cd": "AFA-CD",
+    "afa-cs": "AFA-CS",
+    "scaffold": "SCAFFOLD",
+    "svrg": "SVRG",
+    "scsg": "SCSG",
+    "sarah": "SARAH",
+    "spider": "SPIDER",
+    "fedprox": "FedProx",
+    "feddyn": "FedDyn",
 }
 DEFAULT = (
     Method("fedavg"),
@@ -45,6 +63,16 @@ DEFAULT = (
     Method("fedstale", 0.5),
     Method("fedstale", "auto"),
 )
+ALL = (
+    *(Method(name) for name in RULES if name != "fedstale"),
+    Method("fedstale", 0.5),
+    Method("fedstale", "auto"),
+    Method("fedstale", "auto-per-client"),
+    Method("fedstale", "auto", "clustered:4"),
+    Method("fedstale", "auto", "lowrank:4"),
+    *(Method(f"fedstale+{name}", "auto") for name in OPTIMIZERS),
+)
+"""Every method by its default, the approximate memories, and FedStale with each server optimiser."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +152,9 @@ class Comparison:
                     "group 1": self.cell(method, "accuracy_group1", "tail"),
                     "beta": self.cell(method, "beta", "tail"),
                     "bytes": self.cell(method, "bytes_up", "sum"),
+                    "bytes down": self.cell(method, "bytes_down", "sum"),
+                    "server bytes": self.cell(method, "server_bytes"),
+                    "rounds lost": self.cell(method, "rounds_lost"),
                     "seconds": self.cell(method, "seconds", "sum"),
                 }
             )
@@ -179,7 +210,8 @@ def compare(
         participation = make_participation(here)
         task = make_task(here, participation)
         for method in methods:
-            one = here.but(rule=method.rule, beta=method.beta, engine=engine or here.engine)
+            memory = method.memory or here.memory
+            one = here.but(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
             simulation = build(one, task=task, participation=participation, callbacks=callbacks(method, seed))
             reason = simulation.run()
             if not isinstance(task, Quadratic):  # what "auto" chose once serves all: the same arithmetic for everyone

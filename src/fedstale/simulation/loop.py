@@ -44,6 +44,9 @@ class Trainer(Protocol):
     def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> NDArray[Any]:
         """Δ_i = w_t − w_i of the clients, shape (|S|, d), trained as `local` says."""
 
+    def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
+        """Numbers of local steps K_i of the clients, shape (|S|,), and η_c."""
+
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """How good the model is over all clients' test data."""
 
@@ -144,18 +147,17 @@ class Simulation:
         state, t, started = self.state, self.state.round, time.perf_counter()
         if state.estimator is None:
             raise RuntimeError("a simulation's state always carries its estimator")
-        clients = self.participation.participants(self.seed, t, state.clients["last_seen"])
+        clients = self._participants(t)
         p = self.estimator.probabilities(state.estimator, clients)
         metrics = self._before(t, clients)
-        updates = self.trainer.updates(self.model, clients, t, self.rule.local(state, clients))
-        delta = self.rule.step(state, Round(t, clients, updates, probabilities=p))
+        delta = self.rule.step(state, self._train(t, clients, p))
         self.estimator.observe(state.estimator, clients, t)
         metrics["update_norm"] = float(np.linalg.norm(delta))
-        if "beta" in state.report:
-            metrics["beta"] = state.report["beta"]
+        metrics |= state.report
         per_client = None
         if (t + 1) % self.evaluate_every == 0 or t + 1 == self.rounds:
             metrics["p_error"] = self._p_error(t)
+            metrics["server_bytes"] = float(self.rule.server_bytes(state))
             evaluation = self.trainer.evaluate(self.model)
             metrics |= evaluation.metrics
             per_client = evaluation.per_client if self.per_client else None
@@ -167,17 +169,35 @@ class Simulation:
         self.records.append(record)
         return record
 
+    def _participants(self, t: int) -> Ints:
+        """Who takes part; a rule whose server chooses by itself chooses among those who would."""
+        last_seen = self.state.clients["last_seen"]
+        clients = self.participation.participants(self.seed, t, last_seen)
+        selection = self.rule.selection()
+        return clients if selection is None else selection.select(clients, self.seed, t, last_seen)
+
+    def _train(self, t: int, clients: Ints, p: Float) -> Round:
+        """Local training as the rule wants it, a second one where it asks for it."""
+        updates = self.trainer.updates(self.model, clients, t, self.rule.local(self.state, clients))
+        again, second = self.rule.again(self.state, clients), None
+        if again is not None:
+            updates = np.array(updates)  # an engine may use its array again
+            second = self.trainer.updates(self.model, clients, t, again)
+        steps, lr = self.trainer.pace(clients, t)
+        return Round(t, clients, updates, probabilities=p, steps=steps, lr=lr, again=second)
+
     def _before(self, t: int, clients: Ints) -> Metrics:
         """What is known before the round: who comes, how old the memory is, what goes over the wire."""
         last = self.state.clients["last_seen"]
         age = t - last[last >= 0]
         vector = self.federation.num_params * self.model.itemsize
+        up, down = self.rule.traffic(self.state, clients)
         return {
             "participants": float(len(clients)),
             "staleness_mean": float(age.mean()) if age.size else 0.0,
             "staleness_max": float(age.max(initial=0)),
-            "bytes_up": float(len(clients) * vector * self.rule.upload),
-            "bytes_down": float(len(clients) * vector * self.rule.download),
+            "bytes_up": float(up * vector),
+            "bytes_down": float(down * vector),
         }
 
     def _p_error(self, t: int) -> float:

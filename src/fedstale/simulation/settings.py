@@ -27,13 +27,16 @@ class Settings(BaseModel):
     partition_options: dict[str, Any] = Field(default_factory=dict, description="such as alpha, classes_per_client")
     swap: float = Field(0.0, ge=0, le=1, description="fraction of two labels swapped in the rare group (σ̂_g²)")
 
-    rule: str = Field("fedstale", description="how updates are combined")
+    rule: str = Field("fedstale", description='how updates are combined; "+adam" and the like: server optimiser')
     beta: float | str | None = Field(
         None, description='fedstale: a number in [0, 1], "auto", "auto-per-client", "theory"'
     )
-    server_lr: float = Field(1.0, gt=0, description="η_s")
+    rule_options: dict[str, Any] = Field(default_factory=dict, description="further options of the rule, such as mu")
+    server_lr: float = Field(1.0, gt=0, description="η_s; where it is 1, adaptive server optimisers use their own")
     weights: Literal["client", "sample"] = Field("client", description="α_i: every client alike, or by samples")
-    memory: str = Field("ram", description='where stale updates live: "ram", "ram:bfloat16", "disk", "disk:FOLDER"')
+    memory: str = Field(
+        "ram", description='stale updates: "ram", "ram:bfloat16", "disk", "disk:FOLDER", "clustered:K", "lowrank:K"'
+    )
 
     participation: str = Field("two-groups", description="who shows up: the process of availability")
     p_min: float = Field(0.1, gt=0, le=1, description="probability of the rare half of the clients")

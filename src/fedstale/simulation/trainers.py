@@ -18,6 +18,7 @@ from .loop import Evaluation
 if TYPE_CHECKING:
     from ..tasks import Task
     from ..training import Engine
+    from ..training.batches import Batches
 
 
 @dataclass
@@ -37,9 +38,21 @@ class EngineTrainer:
         return self.engine.initial
 
     def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> NDArray[Any]:
-        """K local steps on every client."""
+        """K local steps on every client, or what `local` asks for."""
         extra = local or Local()
-        return self.engine.updates(model, clients, round, linear=extra.linear, prox=extra.prox)
+        start = model if extra.start is None else extra.start
+        if not extra.gradient:
+            return self.engine.updates(start, clients, round, linear=extra.linear, prox=extra.prox)
+        batch = merged(self.engine.batches(clients, round))
+        rate = self.engine.setting.training.rate(round)
+        return self.engine.train(start, batch, rate, linear=extra.linear, prox=extra.prox)
+
+    def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
+        """K_i and η_c."""
+        training = self.engine.setting.training
+        if training.epochs is None:
+            return np.full(len(clients), float(training.steps or 0)), training.rate(round)
+        return self.engine.batches(clients, round).steps.astype(np.float64), training.rate(round)
 
     @property
     def train_loss(self) -> float | None:
@@ -74,13 +87,41 @@ class QuadraticTrainer:
         return np.array(self.problem.start)
 
     def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> Float:
-        """K local gradient steps on every client."""
+        """K local gradient steps on every client, or what `local` asks for."""
         rng = generator(self.seed, "gradient noise", round) if self.noise > 0 else None
         extra = local or Local()
-        return self.problem.local_updates(
-            model, clients, self.local_steps, self.lr, self.noise, rng, linear=extra.linear, prox=extra.prox
-        )
+        start = np.asarray(model if extra.start is None else extra.start)
+        steps = 1 if extra.gradient else self.local_steps
+
+        def train(start: NDArray[Any], which: slice) -> Float:
+            linear = None if extra.linear is None else extra.linear[which]
+            return self.problem.local_updates(
+                start, clients[which], steps, self.lr, self.noise, rng, linear=linear, prox=extra.prox
+            )
+
+        if start.ndim == 1:
+            return train(start, slice(None))
+        return np.concatenate([train(own, slice(k, k + 1)) for k, own in enumerate(start)])
+
+    def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
+        """K and η_c."""
+        return np.full(len(clients), float(self.local_steps)), self.lr
 
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """How far the loss is above its minimum."""
         return Evaluation({"excess_loss": float(self.problem.excess(model))})
+
+
+def merged(batches: Batches) -> Batches:
+    """All samples of a client's round as one batch: one step on it is a gradient at the model it starts from."""
+    from ..training.batches import Batches
+
+    count, steps, width = batches.rows.shape
+    if batches.sizes is None:
+        return Batches(batches.rows.reshape(count, 1, steps * width), None, batches.noise)
+    sizes = batches.sizes.sum(axis=1)
+    rows = np.zeros((count, 1, int(sizes.max(initial=1))), dtype=np.int64)
+    filled = np.arange(width) < batches.sizes[:, :, None]
+    for k in range(count):
+        rows[k, 0, : sizes[k]] = batches.rows[k][filled[k]]
+    return Batches(rows, sizes[:, None], batches.noise)

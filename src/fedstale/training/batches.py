@@ -82,16 +82,12 @@ def draw(
 
 
 def _refuse(training: LocalTraining, clients: Ints, counts: Ints) -> None:
-    least = 1 if training.replacement or training.epochs is not None else training.batch_size
-    small = np.flatnonzero(counts < least)
+    distinct = training.epochs is None and not training.replacement
+    small = np.flatnonzero(counts < (training.batch_size if distinct else 1))
     if small.size:
         client, count = int(clients[small[0]]), int(counts[small[0]])
-        allowed = "every client needs a training sample"
-        if count:
-            allowed = f"client {client} has only {count} samples to draw a batch from: use replacement=True or epochs"
-        raise fail(
-            "batch_size", training.batch_size, f"client {client} has no samples: {allowed}" if not count else allowed
-        )
+        remedy = "use a smaller batch, replacement=True or epochs" if count else "every client needs some"
+        raise fail("batch_size", training.batch_size, f"client {client} has {count} training samples: {remedy}")
 
 
 def _steps(training: LocalTraining, counts: Ints, streams: list[np.random.Generator]) -> Batches:

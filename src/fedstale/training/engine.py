@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from ..checks import choose, client_ids, fail, number, positive_int
+from ..checks import choose, client_ids, fail, number, positive_int, vector
 from .batches import Batches, draw
 from .descent import Descent
 from .evaluation import Evaluation, per_client, rows_of
@@ -160,7 +160,9 @@ class Engine(ABC):
         """
         setting, count = self.setting, len(batches.rows)
         start = self._tensor("model", starts, count, one=True)
-        rates = np.broadcast_to(np.asarray(rate, dtype=np.float64), (count,))
+        rates = vector("rate", rate, count)
+        if (rates < 0).any():
+            raise fail("rate", float(rates.min()), "must not be negative")
         shift = None if linear is None else self._tensor("linear", linear, count)
         mu = number("prox", prox, 0.0)
         if mu:
@@ -200,7 +202,7 @@ class Engine(ABC):
         weights = setting.layout.views(self._tensor("model", model, 0, one=True))
         rows, bounds = rows_of(data.offsets, ids)
         chosen = torch.from_numpy(rows).to(setting.device)
-        step = max(1, _EVALUATION_BYTES // (4 * setting.activations()))
+        step = max(1, _EVALUATION_BYTES // (4 * setting.activations))
         starts = range(0, len(rows), step)
         parts: dict[int, Tensor] = {}
 
@@ -208,7 +210,7 @@ class Engine(ABC):
             with torch.no_grad():
                 torch._foreach_copy_(resident.weights, weights)
                 resident.module.eval()
-                parts[start] = resident.module(data.inputs(chosen[start : start + step]))
+                parts[start] = resident.forward(data.inputs(chosen[start : start + step]))
                 resident.module.train()
 
         setting.workers.each(forward, starts)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..tasks.task import Loss
+from .dense import is_cross_entropy
 
 Floats64 = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -80,7 +81,7 @@ def per_client(logits: Tensor, y: Tensor, bounds: Ints, loss: Loss) -> tuple[Int
         The mean loss of a batch.
     """
     right = (logits.argmax(dim=1) == y).cpu().numpy()
-    if loss is functional.cross_entropy:
+    if is_cross_entropy(loss):
         each = functional.cross_entropy(logits, y, reduction="none").double().cpu().numpy()
         return _sums(right, bounds).astype(np.int64), _sums(each, bounds)
     # Any other loss is only known as a mean over a batch; the batch whose mean is F_i is the client.

@@ -42,7 +42,7 @@ class LoopEngine(Engine):
                     break
                 batch = batch[: int(sizes[k])]
             with autocast():
-                logits = resident.module(samples.inputs(batch))
+                logits = resident.forward(samples.inputs(batch))
             loss = task_loss(logits.float(), samples.y.index_select(0, batch))
             step(weights, torch.autograd.grad(loss, parameters, materialize_grads=True))
             taken += 1

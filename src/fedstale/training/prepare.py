@@ -1,9 +1,9 @@
 """A model made ready for training: the same function of the same parameters, in a form that runs faster.
 
-Convolutions get their weights channels-last. And max-pooling moves in front of a ReLU that precedes it in an
-`nn.Sequential`: max(relu(x)) = relu(max(x)), the gradients are equal too, bit for bit, even where values tie (a tie
-that counts is positive, and positive values tie on both sides of a ReLU alike), and for 2×2 windows the ReLU has a
-quarter of the work.
+Convolutions get their weights channels-last, where they do not run in blocks. And max-pooling moves in front of a
+ReLU that precedes it in an `nn.Sequential`: max(relu(x)) = relu(max(x)), the gradients are equal too, bit for bit,
+even where values tie (a tie that counts is positive, and positive values tie on both sides of a ReLU alike), and for
+2×2 windows the ReLU has a quarter of the work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from .blocked import Forward, blocked
 from .layout import trainable
 
 
@@ -44,16 +45,26 @@ def prepare(module: nn.Module, *, channels_last: bool, device: torch.device) -> 
 class Resident:
     """A thread's own model, into which the parameters of one client after the other are written.
 
+    Parameters
+    ----------
+    module
+        The model to copy.
+    in_blocks
+        Whether its convolutions run in oneDNN's layout, see `blocked`.
+
     Attributes
     ----------
+    forward
+        The model as a function.
     parameters
         The leaves that gradients are taken of.
     weights
         The same memory, outside of autograd: what a step changes.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, in_blocks: bool = False) -> None:
         self.module = copy.deepcopy(module)
+        self.forward: Forward = (blocked(self.module) if in_blocks else None) or self.module
         self.parameters = trainable(self.module)
         self.weights = [p.detach() for p in self.parameters]
 
@@ -69,8 +80,7 @@ def _pool_first(module: nn.Module) -> None:
                 and type(pool) is nn.MaxPool2d
                 and not (pool.return_indices or _hooked(relu, pool))
             ):
-                # In place is safe here: pooling does not keep its output for the gradient.
-                part[i], part[i + 1] = pool, nn.ReLU(inplace=True)
+                part[i], part[i + 1] = pool, nn.ReLU()
 
 
 def _hooked(*parts: nn.Module) -> bool:

@@ -60,7 +60,7 @@ def make(
     where = _device(device)
     positive_int("seed", seed, 0)
     count = torch.get_num_threads() if threads is None else positive_int("threads", threads)
-    if bfloat16 and where.type == "cpu" and _product_seconds(torch.bfloat16) > _product_seconds(torch.float32):
+    if bfloat16 and where.type == "cpu" and _product_seconds(torch.bfloat16) > 2 * _product_seconds(torch.float32):
         warnings.warn("this processor multiplies float32 faster than bfloat16: precision='float32' pays", stacklevel=2)
     setting = Setting(task, training, bfloat16=bfloat16, device=where, threads=count, seed=seed, record_losses=losses)
     return kind(setting)

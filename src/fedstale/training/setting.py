@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..tasks.task import Task
+from .blocked import works
 from .layout import Layout, flatten
 from .local import LocalTraining
 from .prepare import Resident, convolutional, prepare, stochastic
@@ -53,14 +55,17 @@ class Setting:
         built = task.build(seed)
         self.layout = Layout.of(built)
         self.initial = flatten(built)
-        channels_last = task.train.x.ndim == 4 and convolutional(built)
+        convolutions = task.train.x.ndim == 4 and convolutional(built)
+        plain = device.type == "cpu" and not bfloat16
+        in_blocks = convolutions and plain and works(built, task.train.x[:2])
+        channels_last = convolutions and not in_blocks
         self.model = prepare(built, channels_last=channels_last, device=device)
         self.stochastic = stochastic(built)
         self.train = Samples(task.train, channels_last, device)
         self.test = Samples(task.test, channels_last, device)
         # Dropout draws from torch's global stream: clients that take turns draw the same numbers every time.
         single = self.stochastic or device.type != "cpu"
-        self.workers = Workers(1 if single else threads, lambda: Resident(self.model))
+        self.workers = Workers(1 if single else threads, lambda: Resident(self.model, in_blocks))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of forward passes."""
@@ -68,8 +73,9 @@ class Setting:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
+    @cached_property
     def activations(self) -> int:
-        """Count the numbers that the model's layers put out for one sample."""
+        """How many numbers the model's layers put out for one sample."""
         total = 0
 
         def count(_: nn.Module, __: object, output: object) -> None:

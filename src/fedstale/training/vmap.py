@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import fail
 from .batches import Batches
+from .dense import Dense, dense_layers
 from .descent import Tensors
 from .engine import Engine, Job, descent
 from .prepare import Resident
 from .setting import Setting
-from .stacked import Stacked, stacked_loss, stacked_model
+from .stacked import Program, stacked
 
-_CHUNK_BYTES = 4 * 2**20
-"""Working set of a chunk: about a core's cache. Larger chunks gain nothing and take memory."""
+_CHUNK_BYTES = 16 * 2**20
+"""Working set of a chunk: fewer bytes, and calls cost more than arithmetic again; more, and they leave the cache."""
 
 
 class VmapEngine(Engine):
@@ -32,72 +34,74 @@ class VmapEngine(Engine):
         super().__init__(setting)
         if setting.stochastic:
             raise fail("engine", self.name, "draws no dropout (the clients' streams would mix): use engine='loop'")
-        self._activations = setting.activations()
-        self._loss = stacked_loss(setting.task.loss)
-        self._models: dict[Resident, Stacked] = {}
+        self._programs: dict[Resident, Program] = {}
         try:
             self.train(setting.initial, Batches(np.zeros((2, 1, 2), dtype=np.int64)), 1.0)
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise fail("engine", self.name, f"this model cannot be vectorised ({reason}): use engine='loop'") from error
+        self._losses = None
 
     def _run(self, job: Job) -> None:
         count, _, batch = job.rows.shape
-        per_sample = self.setting.train.features + 2 * self._activations
+        per_sample = self.setting.train.features + 2 * self.setting.activations
         chunk = max(1, _CHUNK_BYTES // (4 * (batch * per_sample + 3 * self.num_params)))
         chunks = [slice(first, min(first + chunk, count)) for first in range(0, count, chunk)]
         self.setting.workers.each(lambda resident, part: self._chunk(job, resident, part), chunks)
 
+    @torch.no_grad()
     def _chunk(self, job: Job, resident: Resident, part: slice) -> None:
-        layout, out = self.setting.layout, job.out[part]
+        out = job.out[part]
         starts = job.starts if job.starts.ndim == 1 else job.starts[part]
         # The rows of `out` are the clients' models until they are done.
         out.copy_(starts)
+        weights = self.setting.layout.views(out)
         shift = job.shift if job.shift is None or job.shift.ndim == 1 else job.shift[part]
-        step = descent(
-            self.setting, job, self._rate(job.rates[part]), out, None if shift is None else shift.expand_as(out)
-        )
-        weights = layout.views(out)
-        leaves = [w.detach().requires_grad_() for w in weights]
-        model = self._models.get(resident)
-        if model is None:
-            model = self._models[resident] = stacked_model(resident.module, layout)
-        total = torch.zeros(len(out), device=out.device)
+        shift = None if shift is None else shift.expand_as(out)
+        step = descent(self.setting, job, self._rate(job.rates[part]), out, shift)
+        program = self._program(resident)
+        total = None if job.losses is None else job.losses[part]
         rows = job.rows[part].transpose(0, 1).contiguous()
         sizes = None if job.sizes is None else job.sizes[part].T
         for k, batch in enumerate(rows):
             if sizes is None or (sizes[k] == batch.shape[1]).all():
-                losses, gradients = self._gradients(model, leaves, batch)
+                losses, gradients = self._gradients(program, weights, batch, total is not None)
                 step(weights, gradients)
-                total += losses
+                if total is not None and losses is not None:
+                    total += losses
                 continue
             for size in np.unique(sizes[k][sizes[k] > 0]).tolist():
                 some = torch.from_numpy(np.flatnonzero(sizes[k] == size)).to(out.device)
-                chosen = [w.index_select(0, some) for w in weights]
-                own = step.select(some)
-                parts = [w.detach().requires_grad_() for w in chosen]
-                losses, gradients = self._gradients(model, parts, batch.index_select(0, some)[:, :size])
+                own, chosen = step.select(some), [w.index_select(0, some) for w in weights]
+                few = batch.index_select(0, some)[:, :size]
+                losses, gradients = self._gradients(program, chosen, few, total is not None)
                 own(chosen, gradients)
                 step.put_back(some, own)
-                total.index_add_(0, some, losses)
                 for w, changed in zip(weights, chosen, strict=True):
                     w.index_copy_(0, some, changed)
-        if job.losses is not None:
-            steps = len(rows) if sizes is None else torch.from_numpy((sizes > 0).sum(axis=0)).to(out.device)
-            job.losses[part] = total / steps
+                if total is not None and losses is not None:
+                    total.index_add_(0, some, losses)
+        if total is not None:
+            total /= len(rows) if sizes is None else torch.from_numpy((sizes > 0).sum(axis=0)).to(out.device)
         torch.sub(starts, out, out=out)
 
-    def _gradients(self, model: Stacked, leaves: Tensors, rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the clients' losses on their batches `rows`, shape (S, B), and the gradients."""
+    def _gradients(
+        self, program: Program, weights: Tensors, rows: Tensor, losses: bool
+    ) -> tuple[Tensor | None, Tensors]:
         samples, flat = self.setting.train, rows.flatten()
+        x = samples.inputs(flat).unflatten(0, rows.shape)  # type: ignore[no-untyped-call]
         with self.setting.autocast():
-            logits = model(leaves, torch.unflatten(samples.inputs(flat), 0, rows.shape))
-        losses = self._loss(logits.float(), samples.y.index_select(0, flat).view(rows.shape))
-        # The losses are independent, so the gradient of their sum is the clients' gradients side by side.
-        ones = torch.ones_like(losses)
-        return losses.detach(), torch.autograd.grad(losses, leaves, ones, materialize_grads=True)
+            return program(weights, x, samples.y.index_select(0, flat).view(rows.shape), losses)
 
-    def _rate(self, rates: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | Tensors:
+    def _program(self, resident: Resident) -> Program:
+        if resident not in self._programs:
+            loss = self.setting.task.loss
+            layers = dense_layers(resident.module, loss, self.setting.task.train.x.ndim)
+            general = stacked(resident.module, loss, self.setting.layout) if layers is None else Dense(layers)
+            self._programs[resident] = general
+        return self._programs[resident]
+
+    def _rate(self, rates: NDArray[np.float64]) -> float | Tensors:
         if (rates == rates[0]).all():
             return float(rates[0])
         column = torch.from_numpy(rates.astype(np.float32)).to(self.setting.device)

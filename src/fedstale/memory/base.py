@@ -1,0 +1,156 @@
+"""What every memory of stale updates is: an h_i for each client seen so far, and their weighted sum Σ a_i h_i.
+
+A memory may keep h_i as it was sent, rounded, or approximated (`clustered`, `lowrank`): rules compute with what is
+stored, in both terms of Eq. 8, and the update is unbiased whatever that is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import Float, client_ids, fail, positive_int, vector
+from ..federation import Ints, as_rows
+from . import kernel
+from .precision import Precision
+
+
+class Prepared(ABC):
+    """A prepared replacement: the sums of the round, and `commit` to make the new rows current."""
+
+    sums: kernel.Sums
+
+    @abstractmethod
+    def weigh(self, masses: Float) -> None:
+        """Let the new rows count with these masses, for a rule that knows them only after the sums."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """h_i ← Δ_i for i ∈ S: from here on the new rows are the memory."""
+
+
+class StaleMemory(ABC):
+    """Stale updates of up to `num_clients` clients.
+
+    Attributes
+    ----------
+    num_params, precision
+        d, and how numbers of an update are stored.
+    file
+        Where rows lie on disk, if they do.
+    slots
+        Where each client's h_i is found, −1 for a client never seen, shape (N,).
+    masses
+        The a_i, shape (N,).
+    total
+        Σ a_i h_i of what is stored, shape (d,).
+    """
+
+    inline: ClassVar[bool] = False
+    """Whether a checkpoint file holds all of it, without a row file beside."""
+
+    def __init__(self, num_clients: int, num_params: int, precision: Precision, file: Path | None = None) -> None:
+        positive_int("num_clients", num_clients)
+        positive_int("num_params", num_params)
+        self.num_params = num_params
+        self.precision = precision
+        self.file = file
+        self.slots: Ints = np.full(num_clients, -1, dtype=np.int64)
+        self.masses: Float = np.zeros(num_clients)
+        self.total: Float = np.zeros(num_params)
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return len(self.slots)
+
+    @property
+    def seen(self) -> Ints:
+        """The clients that have been seen."""
+        return np.flatnonzero(self.slots >= 0).astype(np.int64)
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of all stale updates as they are kept; the running sum comes on top."""
+
+    @abstractmethod
+    def rows(self, clients: ArrayLike) -> Float:
+        """Return the clients' h_i as float64, shape (n, d); zeros for a client never seen."""
+
+    @abstractmethod
+    def swap(
+        self,
+        clients: Ints,
+        fresh: Sequence[NDArray[Any]],
+        *,
+        fresh_weights: Float,
+        stale_weights: Float,
+        total_weight: float,
+        masses: Float,
+        statistics: bool = False,
+    ) -> Prepared:
+        """Mix the round's rows and prepare the replacement h_i ← Δ_i; `Prepared.commit` makes it happen.
+
+        The mix is c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i): every rule with a memory has this form.
+
+        Parameters
+        ----------
+        clients, fresh
+            The participants and their updates Δ_i.
+        fresh_weights, stale_weights, total_weight
+            The u_i, the v_i and c.
+        masses
+            The a_i with which the new rows count in the running sum.
+        statistics
+            Whether ⟨Δ_i, h_i⟩ and ‖h_i‖² are wanted.
+        """
+
+    def replace(self, clients: ArrayLike, updates: Any, masses: ArrayLike = 1.0) -> None:
+        """h_i ← Δ_i for the given clients, counted with masses a_i in the running sum."""
+        ids = client_ids("clients", clients, self.num_clients)
+        rows = as_rows(updates, len(ids), self.num_params)
+        weights = vector("masses", masses, len(ids))
+        one = np.ones(len(ids))
+        swap = self.swap(ids, rows, fresh_weights=one, stale_weights=one, total_weight=0.0, masses=weights)
+        if not np.isfinite(swap.sums.mix).all():
+            raise fail("updates", "non-finite numbers", "every update must be finite")
+        swap.commit()
+
+    @abstractmethod
+    def grow(self, num_clients: int) -> None:
+        """Make room for clients that joined."""
+
+    def _grow_table(self, num_clients: int) -> int:
+        more = num_clients - self.num_clients
+        if more < 0:
+            raise fail("num_clients", num_clients, f"a memory of {self.num_clients} clients does not shrink")
+        self.slots = np.concatenate([self.slots, np.full(more, -1, dtype=np.int64)])
+        self.masses = np.concatenate([self.masses, np.zeros(more)])
+        return more
+
+    @abstractmethod
+    def exact_total(self) -> Float:
+        """Σ a_i h_i recomputed from the rows; O(N·d)."""
+
+    def flush(self) -> None:
+        """Wait until what lies on disk is safe from a crash of the machine."""
+
+    def close(self) -> None:
+        """Let go of files and locks."""
+
+    @abstractmethod
+    def table(self, mirror: Path) -> dict[str, NDArray[Any]]:
+        """Return what a checkpoint must hold, after making safe what lies in row files (see `inline`)."""
+
+    def saved(self) -> None:
+        """Note that a checkpoint with the last `table` is complete."""
+
+    @abstractmethod
+    def restore(self, table: dict[str, NDArray[Any]]) -> None:
+        """Take up a saved table."""

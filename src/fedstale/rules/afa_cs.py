@@ -1,0 +1,34 @@
+"""AFA-CS: anarchic federated averaging for cross-silo federations.
+
+Yang, Zhang, Khanduri & Liu, Anarchic federated learning, ICML 2022.
+
+    h_i ← Δ_i / K_i for the arrivals (computed from an older model, as in AFA-CD),   Δ = K̄ Σ_i α_i h_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..checks import Float
+from ..federation import CheckedRound
+from ..state import State
+from .afa_cd import AFACD
+from .mifa import SAG, refreshed_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class AFACS(AFACD):
+    """The mean over all clients of their latest update per local step; see `AFACD` for the parameters."""
+
+    name: ClassVar[str] = "afa-cs"
+    memory: ClassVar[bool] = True
+    caveat: ClassVar[str] = SAG
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Refresh the arrivals' rows and average all."""
+        scale = self._scale(state, round)
+        rows = [row / steps for row, steps in zip(round.rows, self._steps(round), strict=True)]
+        mean = refreshed_mean(state, round, rows, "stale")
+        self._arrived(state, round)
+        return scale * mean

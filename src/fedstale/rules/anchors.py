@@ -1,0 +1,135 @@
+"""What SVRG, SCSG, SARAH and SPIDER share: anchor rounds that need (nearly) every client.
+
+These methods were made for one machine that can compute a full gradient whenever it likes. A federation cannot: the
+paper calls the demand that all clients take part in certain rounds impractical. Here it is simulated kindly. While an
+anchor is being computed the model stands still, whoever comes contributes once, and the anchor is complete
+when enough clients have; every round in which the model did not move is counted as lost (`rounds_lost`). The update
+Δ_i(w) of K local steps from w stands in for the gradient of client i at w, and a client that trains from two models
+uses the same batches for both.
+
+Between anchors a participant fetches two models (w_t and the reference w̃) and sends one vector, Δ_i(w_t) − Δ_i(w̃).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..checks import Float, fail, positive_int
+from ..federation import CheckedRound, Ints
+from ..memory.kernel import weighted_sum
+from ..state import State
+from .averaging import round_weights
+from .base import Local, Rule, refuse_non_finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchored(Rule):
+    """A rule with anchors.
+
+    Parameters
+    ----------
+    period
+        Rounds between two anchors.
+    """
+
+    period: int = 20
+
+    download: ClassVar[int] = 2
+    changes_clients: ClassVar[bool] = True
+    caveat: ClassVar[str] = "assumes full rounds and uniformly sampled clients in between: its correction is biased"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive_int("period", self.period)
+
+    @property
+    def required(self) -> float:
+        """The share of the clients that an anchor needs."""
+        return 1.0
+
+    def length(self, round: int) -> int:
+        """How many rounds follow an anchor that was completed in this round."""
+        return self.period
+
+    def start(self, state: State) -> None:
+        """The first anchor is the first model."""
+        d = state.federation.num_params
+        state.scalars |= {"rounds_lost": 0.0, "anchor/left": 0.0}
+        state.clients["anchor/seen"] = np.zeros(state.federation.num_clients, dtype=np.bool_)
+        state.vectors |= {"anchor/sum": np.zeros(d), "anchor/update": np.zeros(d)}
+
+    def anchoring(self, state: State) -> bool:
+        """Whether an anchor is being computed."""
+        return state.scalars["anchor/left"] == 0.0
+
+    def again(self, state: State, clients: Ints) -> Local | None:
+        """Between anchors, the same batches once more from the reference model."""
+        if self.anchoring(state):
+            return None
+        if "anchor/model" not in state.vectors:
+            raise fail("model", None, "give init(..., model=w): clients train from the anchor model, too")
+        return Local(start=state.vectors["anchor/model"])
+
+    def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
+        """While an anchor is being computed, only clients that have not contributed yet."""
+        if self.anchoring(state):
+            new = int((~state.clients["anchor/seen"][clients]).sum())
+            return new, new
+        return super().traffic(state, clients)
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Work on the anchor, or use it."""
+        if self.anchoring(state):
+            delta = self._anchor(state, round)
+        else:
+            delta = self._between(state, round)
+            state.scalars["anchor/left"] -= 1.0
+        state.report["rounds_lost"] = state.scalars["rounds_lost"]
+        return delta
+
+    def _anchor(self, state: State, round: CheckedRound) -> Float:
+        federation, seen = state.federation, state.clients["anchor/seen"]
+        masses = np.where(seen[round.clients], 0.0, federation.masses(round.clients))
+        total = state.vectors["anchor/sum"] + weighted_sum(round.rows, masses, federation.num_params)
+        refuse_non_finite(round, total)
+        state.vectors["anchor/sum"] = total
+        seen[round.clients] = True
+        if not self._complete(state):
+            state.scalars["rounds_lost"] += 1.0
+            return np.zeros(federation.num_params)
+        update: Float = total / federation.masses(np.flatnonzero(seen)).sum()
+        state.vectors |= {"anchor/sum": np.zeros_like(total), "anchor/update": update}
+        seen[:] = False
+        self._remember_model(state)
+        state.scalars["anchor/left"] = float(self.length(round.index))
+        return update.copy()
+
+    def _complete(self, state: State) -> bool:
+        seen = state.clients["anchor/seen"]
+        if seen.sum() < math.ceil(self.required * len(seen) - 1e-9):
+            missing = np.flatnonzero(~seen)
+            return self.required == 1.0 and not (state.federation.masses(missing) > 0).any()
+        return bool(state.federation.masses(np.flatnonzero(seen)).sum() > 0)
+
+    def _remember_model(self, state: State) -> None:
+        if state.model is not None:
+            state.vectors["anchor/model"] = state.model.copy()
+
+    @abstractmethod
+    def _between(self, state: State, round: CheckedRound) -> Float:
+        """Compute Δ between anchors."""
+
+    def _correction(self, state: State, round: CheckedRound) -> Float:
+        """(1/|S|) Σ_S (Δ_i(w_t) − Δ_i(w̃))."""
+        if not round.size:
+            return np.zeros(state.federation.num_params)
+        weights = round_weights(round)
+        rows, signed = [*round.rows, *round.again], np.concatenate([weights, -weights])
+        result = weighted_sum(rows, signed, state.federation.num_params)
+        refuse_non_finite(round, result)
+        return result

@@ -1,0 +1,26 @@
+"""Says once when a rule is used outside what its paper covers: with clients that come with different probabilities."""
+
+from __future__ import annotations
+
+import warnings
+
+from ..checks import Float
+
+DIFFERENT = 1.01
+"""Ratio of the largest to the smallest p_i of a round from which on they are different."""
+
+said: set[str] = set()
+"""The rules that were warned of in this process."""
+
+
+class OutsideCoverage(UserWarning):
+    """A method is used outside what its paper covers."""
+
+
+def warn_if_uncovered(name: str, caveat: str, p: Float | None) -> None:
+    """Warn when a rule with a caveat meets participants whose p_i differ; once per rule and process."""
+    if not caveat or name in said or p is None or len(p) < 2 or p.max() <= DIFFERENT * p.min():
+        return
+    said.add(name)
+    text = f"{name} {caveat}; here the p_i differ ({p.min():.3g} to {p.max():.3g})"
+    warnings.warn(text, OutsideCoverage, stacklevel=5)

@@ -1,0 +1,67 @@
+"""FedAU: unbiased FedAvg whose weights are learned from when clients came.
+
+Wang & Ji, A lightweight method for tackling unknown participation statistics in federated averaging, ICLR 2024.
+
+    Δ = Σ_S α_i ω_i Δ_i,   ω_i = mean of client i's past intervals between participations, 1 before the first has ended
+
+The rule carries the estimator of `fedstale.participation.FedAU` in its state and needs no p_i from anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..checks import Float
+from ..federation import CheckedRound
+from ..memory.kernel import weighted_sum
+from ..participation import FedAU as Estimator
+from ..participation.estimator import EstimatorState
+from ..state import State
+from .base import Rule, refuse_non_finite
+
+_COLUMNS = ("start", "sum", "count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAUAvg(Rule):
+    """Δ = Σ_S α_i ω_i Δ_i. Biased while ω_i is being learned; unbiased in the limit for steady participation.
+
+    Parameters
+    ----------
+    cutoff
+        The longest interval counted; None for no cutoff. The paper's value is 50.
+    """
+
+    cutoff: int | None = 50
+
+    name: ClassVar[str] = "fedau"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Estimator(self.cutoff)
+
+    def start(self, state: State) -> None:
+        """No interval has ended."""
+        n = state.federation.num_clients
+        state.clients |= {f"fedau/{name}": np.zeros(n, dtype=np.int64) for name in _COLUMNS}
+        state.scalars["fedau/clients"] = float(n)
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Weigh who came by the length of their past absences, then count this round."""
+        estimator, intervals = Estimator(self.cutoff), self._intervals(state, round.index)
+        weights = round.alpha / estimator.probabilities(intervals, round.clients)
+        delta = weighted_sum(round.rows, weights, state.federation.num_params)
+        refuse_non_finite(round, delta)
+        estimator.observe(intervals, round.clients, round.index)
+        state.clients |= {f"fedau/{name}": column for name, column in intervals.columns.items()}
+        state.scalars["fedau/clients"] = float(state.federation.num_clients)
+        return delta
+
+    def _intervals(self, state: State, index: int) -> EstimatorState:
+        """Copy the estimator's columns; clients that joined since the last round start their first interval now."""
+        columns = {name: state.clients[f"fedau/{name}"].copy() for name in _COLUMNS}
+        columns["start"][int(state.scalars["fedau/clients"]) :] = index
+        return EstimatorState(state.federation.num_clients, index, columns)

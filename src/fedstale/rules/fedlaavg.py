@@ -1,0 +1,55 @@
+"""FedLaAvg: MIFA's direction with the rows at the clients, and the least recently used clients asked first.
+
+Yan, Niu, Ding, Zheng, Tang & Wu, Federated optimization under intermittent client availability, INFORMS Journal on
+Computing 2024 (arXiv 2002.07399, "Distributed non-convex optimization with sublinear speedup under intermittent client
+availability").
+
+    client i ∈ S sends Δ_i − h_i and keeps h_i ← Δ_i;   the server keeps   Δ ← Δ + Σ_S α_i (Δ_i − h_i)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..checks import Float, positive_int
+from ..federation import CheckedRound
+from ..participation import LeastRecent, Selection
+from ..state import State
+from .base import Rule
+from .mifa import SAG, refreshed_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLaAvg(Rule):
+    """Δ = Σ_i α_i h_i, the server's running average of everybody's latest update.
+
+    Parameters
+    ----------
+    m
+        How many of the available clients are asked, those that took part longest ago; None asks all of them.
+    """
+
+    m: int | None = None
+
+    name: ClassVar[str] = "fedlaavg"
+    client_memory: ClassVar[int] = 1
+    held_by_clients: ClassVar[tuple[str, ...]] = ("last",)
+    caveat: ClassVar[str] = SAG
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.m is not None:
+            positive_int("m", self.m)
+
+    def start(self, state: State) -> None:
+        """Clients keep their last update; the running sum of that memory is what the server keeps."""
+        state.remember("last", exact=True)
+
+    def selection(self) -> Selection | None:
+        """The least recently used of the available clients."""
+        return None if self.m is None else LeastRecent(self.m)
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Add what changed at the participants."""
+        return refreshed_mean(state, round, round.rows, "last")

@@ -1,0 +1,89 @@
+"""SCAFFOLD: control variates at the clients.
+
+Karimireddy, Kale, Mohri, Reddi, Stich & Suresh, SCAFFOLD: stochastic controlled averaging for federated learning,
+ICML 2020.
+
+    local gradient + c − c_i,   Δ = (1/|S|) Σ_S Δ_i,   c ← c + Σ_S α_i (c_i⁺ − c_i)   (α_i = 1/N in the paper)
+    option I:   c_i⁺ = g_i(w_t), the gradient at the server's model: one more pass over the round's samples
+    option II:  c_i⁺ = c_i − c + Δ_i / (K η_c)
+
+c = Σ α_i c_i at all times, so the running sum of the clients' memory is the server's c. Model and c go down, update and
+change of c_i go up: twice the communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ..checks import Float, fail
+from ..federation import CheckedRound, Ints
+from ..memory.kernel import weighted_sum
+from ..state import State
+from .averaging import round_weights
+from .base import Local, Rule, refuse_non_finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Rule):
+    """FedAvg of updates whose local gradients were corrected by c − c_i. Needs η_c and K in the rounds.
+
+    Parameters
+    ----------
+    option
+        "II" (default) reuses the local steps for c_i⁺, "I" computes a gradient at w_t.
+    """
+
+    option: Literal["I", "II"] = "II"
+
+    name: ClassVar[str] = "scaffold"
+    upload: ClassVar[int] = 2
+    changes_clients: ClassVar[bool] = True
+    download: ClassVar[int] = 2
+    client_memory: ClassVar[int] = 1
+    held_by_clients: ClassVar[tuple[str, ...]] = ("control",)
+    caveat: ClassVar[str] = "assumes clients that come with equal probability: averaging whoever comes is biased"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.option not in ("I", "II"):
+            raise fail("option", self.option, 'must be "I" or "II"')
+
+    def start(self, state: State) -> None:
+        """All c_i, and so c, start at 0."""
+        state.remember("control", exact=True)
+
+    def local(self, state: State, clients: Ints) -> Local | None:
+        """C − c_i for every participant."""
+        control = state.memories["control"]
+        return Local(linear=control.total / state.federation.total_mass - control.rows(clients))
+
+    def again(self, state: State, clients: Ints) -> Local | None:
+        """Option I: the gradient at w_t, uncorrected."""
+        return Local(gradient=True) if self.option == "I" else None
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Average the updates, then renew the participants' control variates."""
+        delta = weighted_sum(round.rows, round_weights(round), state.federation.num_params)
+        refuse_non_finite(round, delta)
+        if not round.size:
+            return delta
+        control = state.memories["control"]
+        if self.option == "I":
+            renewed = np.stack(round.again) / round.lr
+        else:
+            c = control.total / state.federation.total_mass
+            renewed = np.stack(round.rows) / round.travelled[:, None] + (control.rows(round.clients) - c)
+        swap = control.swap(
+            round.clients,
+            list(renewed),
+            fresh_weights=np.ones(round.size),
+            stale_weights=np.zeros(round.size),
+            total_weight=0.0,
+            masses=state.federation.masses(round.clients),
+        )
+        refuse_non_finite(round, swap.sums.mix)
+        swap.commit()
+        return delta

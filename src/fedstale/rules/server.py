@@ -1,0 +1,189 @@
+"""Server optimisers around any rule: FedStale with a server Adam is `ServerAdam(FedStale())`.
+
+Momentum: Hsu, Qi & Brown, Measuring the effects of non-identical data distribution for federated visual
+classification, 2019. Adagrad, Adam, Yogi: Reddi et al., Adaptive federated optimization, ICLR 2021 (Algorithm 2).
+
+    momentum:  m ← β₁ m + Δ,                Δ' = m
+    others:    m ← β₁ m + (1 − β₁) Δ,       Δ' = m / (√v + τ),   v₀ = τ²
+    Adagrad:   v ← v + Δ²
+    Adam:      v ← β₂ v + (1 − β₂) Δ²
+    Yogi:      v ← v − (1 − β₂) Δ² sign(v − Δ²)
+
+Δ is what the wrapped rule returns; w ← w − η_s Δ'.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from ..checks import Float, fail, fraction, number
+from ..federation import CheckedRound, Ints
+from ..participation import Selection
+from ..state import State
+from .averaging import FedAvg
+from .base import Local, Rule
+
+_OF_THE_RULE = ("memory", "upload", "download", "client_memory", "held_by_clients", "changes_clients", "caveat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimizer(Rule):
+    """A rule whose global update is taken as a gradient by an optimiser.
+
+    Parameters
+    ----------
+    rule
+        The rule; its own `server_lr` is not used. Default: FedAvg, which makes this FedAvgM, FedAdam, …
+    server_lr
+        η_s.
+    beta1
+        β₁.
+    """
+
+    rule: Rule = field(default=FedAvg(), kw_only=False)
+    beta1: float = 0.9
+
+    kind: ClassVar[str]
+    """The name behind the plus sign: "fedstale+adam"."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.rule, Rule) or isinstance(self.rule, ServerOptimizer):
+            raise fail("rule", self.rule, "must be a rule without a server optimiser, such as FedStale()")
+        fraction("beta1", self.beta1)
+        object.__setattr__(self, "name", f"{self.rule.name}+{self.kind}")
+        for name in _OF_THE_RULE:
+            object.__setattr__(self, name, getattr(self.rule, name))
+
+    def start(self, state: State) -> None:
+        """Empty moments beside what the rule remembers."""
+        self.rule.start(state)
+        state.vectors["server/m"] = np.zeros(state.federation.num_params)
+
+    def local(self, state: State, clients: Ints) -> Local | None:
+        """As the rule."""
+        return self.rule.local(state, clients)
+
+    def again(self, state: State, clients: Ints) -> Local | None:
+        """As the rule."""
+        return self.rule.again(state, clients)
+
+    def selection(self) -> Selection | None:
+        """As the rule."""
+        return self.rule.selection()
+
+    def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
+        """As the rule."""
+        return self.rule.traffic(state, clients)
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """Let the rule combine, and the optimiser take the result for a gradient."""
+        return self.optimize(state, self.rule.update(state, round))
+
+    @abstractmethod
+    def optimize(self, state: State, delta: Float) -> Float:
+        """Move the moments and return Δ'."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerMomentum(ServerOptimizer):
+    """m ← β₁ m + Δ, Δ' = m (FedAvgM)."""
+
+    kind: ClassVar[str] = "momentum"
+
+    def optimize(self, state: State, delta: Float) -> Float:
+        """One step of the moment."""
+        state.vectors["server/m"] = self.beta1 * state.vectors["server/m"] + delta
+        return state.vectors["server/m"].copy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAdaptive(ServerOptimizer):
+    """Δ' = m / (√v + τ).
+
+    Parameters
+    ----------
+    tau
+        τ, the degree of adaptivity.
+    """
+
+    server_lr: float = 0.01
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number("tau", self.tau, 0.0, open_low=True)
+
+    def start(self, state: State) -> None:
+        """v₀ = τ²."""
+        super().start(state)
+        state.vectors["server/v"] = np.full(state.federation.num_params, self.tau**2)
+
+    def optimize(self, state: State, delta: Float) -> Float:
+        """One step of both moments."""
+        m = self.beta1 * state.vectors["server/m"] + (1.0 - self.beta1) * delta
+        with np.errstate(over="ignore"):  # the square of a huge number may be infinite: its step is then 0
+            v = self.second(state.vectors["server/v"], np.square(delta))
+        state.vectors |= {"server/m": m, "server/v": v}
+        return np.asarray(m / (np.sqrt(v) + self.tau))
+
+    @abstractmethod
+    def second(self, v: Float, square: Float) -> Float:
+        """V with the new Δ² in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAdagrad(ServerAdaptive):
+    """v ← v + Δ² (FedAdagrad; β₁ = 0 as in the paper)."""
+
+    server_lr: float = 0.1
+    beta1: float = 0.0
+
+    kind: ClassVar[str] = "adagrad"
+
+    def second(self, v: Float, square: Float) -> Float:
+        """Add up."""
+        return v + square
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAdam(ServerAdaptive):
+    """v ← β₂ v + (1 − β₂) Δ² (FedAdam).
+
+    Parameters
+    ----------
+    beta2
+        β₂.
+    """
+
+    beta2: float = 0.99
+
+    kind: ClassVar[str] = "adam"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fraction("beta2", self.beta2)
+
+    def second(self, v: Float, square: Float) -> Float:
+        """Forget and add."""
+        return self.beta2 * v + (1.0 - self.beta2) * square
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerYogi(ServerAdam):
+    """v ← v − (1 − β₂) Δ² sign(v − Δ²) (FedYogi)."""
+
+    kind: ClassVar[str] = "yogi"
+
+    def second(self, v: Float, square: Float) -> Float:
+        """Move towards Δ² by a step that does not depend on v."""
+        return v - (1.0 - self.beta2) * square * np.sign(v - square)
+
+
+OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    kind.kind: kind for kind in (ServerMomentum, ServerAdagrad, ServerAdam, ServerYogi)
+}

@@ -1,0 +1,89 @@
+"""Every figure is drawn, from runs that are done once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fedstale.checks import InvalidInput
+from fedstale.paper import curves, fig1, heatmaps
+from fedstale.paper.reproduce import Reproducer, extent
+from fedstale.paper.table import Table
+from fedstale.simulation import Settings
+from fedstale.store import Store
+
+from .synthetic import as_the_paper_says, measured
+
+
+def check(files: list[Path]) -> None:
+    kinds = {file.suffix for file in files}
+    assert {".png", ".svg", ".csv"} <= kinds
+    for file in files:
+        assert file.stat().st_size > 100, file
+        if file.suffix == ".png":
+            assert file.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_pictures_of_a_full_grid(tmp_path: Path) -> None:
+    table = Table(measured(as_the_paper_says))
+    check(heatmaps.fig2(table, tmp_path, "made-up"))
+    check(curves.fig3(table, tmp_path, "made-up"))
+    check(curves.fig4(table, tmp_path, "made-up", "with a note"))
+    estimated = Table(measured(as_the_paper_says, swaps=(0.6,), probabilities="fedau"))
+    check(heatmaps.fig5(table, estimated, tmp_path, "made-up"))
+
+
+def test_pictures_of_what_little_there_is(tmp_path: Path) -> None:
+    table = Table(measured(as_the_paper_says, p_min=(0.5, 0.05), swaps=(0.6,), betas=(0.0, 1.0), seeds=1))
+    check(heatmaps.fig2(table, tmp_path, "little"))
+    check(curves.fig3(table, tmp_path, "little"))
+    check(heatmaps.fig5(table, Table([]), tmp_path, "little"))
+
+
+def test_figure_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(seeds: int = 2) -> list[Settings]:
+        return [one.but(rounds=200) for one in full(seeds)]
+
+    full = fig1.runs
+    monkeypatch.setattr(fig1, "runs", short)
+    with Store.open(tmp_path / "store") as store:
+        made = Reproducer(store, tmp_path / "out", extent("digits-mlp"), fig1_runs=2).reproduce("fig1")
+        check(made.files)
+        assert made.progress[0].done == 8
+        assert made.left_out == ["8 of 10 runs of Figure 1 (d)"]
+    assert (tmp_path / "out" / "fig1.csv").read_text().count("\n") == 1 + 4 * 10
+
+
+def small(task: str = "digits-mlp", betas: Sequence[float | str] = (0.0, 1.0, "auto")) -> dict[str, object]:
+    return {"p_min": (0.5,), "swaps": (0.0, 0.6), "betas": betas, "seeds": 1, "rates": (0.3,)}
+
+
+def test_runs_are_shared_between_figures(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        chosen = extent("digits-mlp", **small())  # type: ignore[arg-type]
+        first = Reproducer(store, tmp_path / "out", chosen).reproduce("fig2")
+        check(first.files)
+        assert [progress.done for progress in first.progress] == [6]
+        second = Reproducer(store, tmp_path / "out", chosen).reproduce("fig5")
+        assert [(progress.stored, progress.done) for progress in second.progress] == [(3, 0), (0, 3)]
+        again = Reproducer(store, tmp_path / "out", chosen, run=False).reproduce("fig4")
+        assert again.progress == []
+        check(again.files)
+        assert any("seeds" in part for part in again.left_out)
+
+
+def test_claims_from_the_store_alone(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        made = Reproducer(store, tmp_path / "out", extent("digits-mlp"), run=False).reproduce("claims")
+        assert {row.verdict for row in made.claims} == {"not decided"}
+        with pytest.raises(InvalidInput, match="has no run of fig2"):
+            Reproducer(store, tmp_path / "out", extent("digits-mlp"), run=False).reproduce("fig2")
+
+
+def test_wrong_names() -> None:
+    with pytest.raises(InvalidInput, match="unknown task"):
+        extent("digist")
+    with pytest.raises(InvalidInput, match="at least one value"):
+        extent("digits-mlp", swaps=())

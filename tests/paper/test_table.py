@@ -1,0 +1,79 @@
+"""Tuning and the numbers of the heat map."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from fedstale.paper.grids import BETAS, Extent
+from fedstale.paper.table import Estimate, Table, ratio
+from fedstale.sweeps import tuned
+
+from .synthetic import as_the_paper_says, measured
+
+
+def test_the_best_rate_is_chosen_by_the_mean_over_seeds() -> None:
+    def value(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
+        return {0.1: (0.9, 0.5, 0.5), 0.3: (0.7, 0.7, 0.7), 1.0: (0.99, 0.99, math.nan)}[lr][seed]
+
+    (cell,) = tuned(measured(value, p_min=(0.5,), swaps=(0.0,), betas=(0.5,), rates=(0.1, 0.3, 1.0)))
+    assert cell.lr == 0.3
+    assert cell.mean == pytest.approx(0.7)
+    assert cell.rates[0.1] == pytest.approx(1.9 / 3)
+    assert math.isnan(cell.rates[1.0])
+
+
+def test_every_rate_diverges() -> None:
+    (cell,) = tuned(measured(lambda *_: math.nan, p_min=(0.5,), swaps=(0.0,), betas=(0.5,)))
+    assert math.isnan(cell.mean)
+    table = Table(measured(lambda p, s, b, seed, lr: math.nan if b == 1.0 else 0.5, p_min=(0.5,), swaps=(0.0,)))
+    assert table.best((0.5, 0.0)) == 0.0
+
+
+def test_a_rate_with_fewer_seeds_is_not_compared() -> None:
+    rows = measured(lambda p, s, b, seed, lr: lr, p_min=(0.5,), swaps=(0.0,), betas=(0.5,), rates=(0.1, 0.3))
+    (cell,) = tuned(rows[:-1])
+    assert cell.lr == 0.1
+
+
+def test_gains_are_paired() -> None:
+    noise = (0.0, 0.3, -0.2)
+    table = Table(measured(lambda p, s, b, seed, lr: noise[seed] + (0.0 if isinstance(b, str) else 0.1 * b)))
+    gain = table.gain((0.1, 0.4), 1.0, 0.5)
+    assert gain.mean == pytest.approx(0.05)
+    assert gain.error == pytest.approx(0.0, abs=1e-12)
+    assert table.best((0.1, 0.4)) == 1.0
+    assert math.isnan(table.gain((0.1, 0.4), 1.0, "auto-per-client").mean)
+
+
+def test_csv(tmp_path: Path) -> None:
+    Table(measured(as_the_paper_says, p_min=(0.5, 0.1), swaps=(0.0,))).write(tmp_path / "t.csv")
+    rows = list(csv.DictReader((tmp_path / "t.csv").open()))
+    assert len(rows) == 2 * 6
+    assert {row["p_avg/p_min"] for row in rows} == {"1.5", "5.5"}
+
+
+def test_estimate() -> None:
+    assert Estimate.of([1.0, 3.0]) == Estimate(2.0, 1.0)
+    assert Estimate(0.012, 0.003).points() == "+1.20 ± 0.30"
+    assert Estimate.of([]).points() == "–"
+
+
+def test_the_papers_grid() -> None:
+    whole = Extent.full("digits-mlp").but(betas=BETAS)
+    assert len(whole.fig2()) == 720 * 5
+    assert len(whole.but(rates=[0.1]).fig2()) == 720
+    inside = set(map(repr, whole.fig2()))
+    assert set(map(repr, whole.fig3())) < inside
+    assert set(map(repr, whole.fig4())) < inside
+    assert Extent.full("digits-mlp").left_out() == []
+    assert ratio(0.05) == pytest.approx(10.5)
+
+
+def test_quick_says_what_it_left_out() -> None:
+    told = "; ".join(Extent.quick("digits-mlp").left_out())
+    for part in ("p_min 0.01, 0.005, 0.002", "swap 0.4, 0.8", "β auto-per-client", "learning rate", "1 of 3 seeds"):
+        assert part in told

@@ -1,0 +1,109 @@
+"""Lock-step runs are single runs: the same numbers to rounding, whoever else is in the batch."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from fedstale.simulation import Settings, build, settings
+from fedstale.sweeps import plan, work
+from fedstale.sweeps.batches import perceptron
+from fedstale.sweeps.dense import Dense
+from fedstale.tasks import models
+
+METHODS: list[tuple[str, float | str | None]] = [
+    ("fedavg", None),
+    ("u-fedavg", None),
+    ("fedvarp", None),
+    ("u-fedvarp", None),
+    ("fedstale", None),
+    ("fedstale", 0.0),
+    ("fedstale", 0.5),
+    ("fedstale", "auto-per-client"),
+]
+TEST_SAMPLES = 359
+
+
+def various() -> list[Settings]:
+    return [
+        settings(rule=rule, beta=beta, p_min=0.3, rounds=12, evaluate_every=4, seed=3, lr=lr, swap=swap,
+                 probabilities=source, server_lr=rate, weights="sample", weight_decay=decay, schedule="step:5:0.5")
+        for rule, beta in METHODS
+        for lr, swap, source, rate, decay in ((0.1, 0.0, "known", 1.0, 0.01), (0.3, 0.6, "fedau", 0.7, 0.01))
+    ]  # fmt: skip
+
+
+def lockstep(runs: list[Settings]) -> dict[str, list[tuple[int, dict[str, float]]]]:
+    found = {}
+    for batch in plan(runs):
+        assert batch.lockstep
+        for one, outcome in zip(batch.runs, work([one.record() for one in batch.runs], True), strict=True):
+            assert not outcome.failed, outcome.reason
+            found[repr(one)] = outcome.rows
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_equals_single_runs() -> None:
+    together = lockstep(various())
+    for one in various():
+        simulation = build(one.but(engine="loop", threads=1), progress=False)
+        simulation.run()
+        alone = {record.round: record.metrics for record in simulation.records if "accuracy" in record.metrics}
+        rows = dict(together[repr(one)])
+        assert rows.keys() == alone.keys() == {3, 7, 11}
+        for t, metrics in rows.items():
+            for name, value in metrics.items():
+                # Rounding may flip the class of a sample that is on the edge: one of them is allowed to.
+                tolerance = 2.1 / TEST_SAMPLES if name.startswith("accuracy") else 1e-4 * max(1.0, abs(value))
+                assert value == pytest.approx(alone[t][name], abs=tolerance), (one.label, t, name)
+
+
+def test_a_run_does_not_depend_on_its_neighbours() -> None:
+    runs = [settings(beta=beta, p_min=0.3, rounds=10, lr=lr, swap=swap)
+            for beta in (0.0, 1.0, "auto") for lr in (0.1, 1.0) for swap in (0.0, 1.0)]  # fmt: skip
+    together = lockstep(runs)
+    random.Random(1).shuffle(runs)
+    for part in (runs[:1], runs[1:4], runs[4:]):
+        for key, rows in lockstep(part).items():
+            assert rows == together[key]
+
+
+def test_a_diverged_run_ends_alone() -> None:
+    calm, wild = settings(beta=1.0, p_min=0.5, lr=0.1), settings(beta=1.0, p_min=0.5, lr=1e30)
+    outcomes = work([calm.record(), wild.record()], True)
+    assert outcomes[0].reason == "finished"
+    assert len(outcomes[0].rows) == 20
+    assert outcomes[1].reason.startswith("diverged in round")
+    assert outcomes[0].rows == work([calm.record()], True)[0].rows
+
+
+def test_batches_share_participants_and_batches() -> None:
+    runs = [settings(p_min=p, seed=seed, beta=beta, lr=lr)
+            for p in (0.5, 0.1) for seed in (0, 1) for beta in (0.0, "auto") for lr in (0.1, 0.3)]  # fmt: skip
+    batches = plan(runs)
+    assert [len(batch.runs) for batch in batches] == [4, 4, 4, 4]
+    assert all(len({(one.p_min, one.seed) for one in batch.runs}) == 1 for batch in batches)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"momentum": 0.5}, {"epochs": 1}, {"beta": "theory"}, {"task": "digits-cnn"}, {"task": "quadratic"},
+     {"memory": "ram:bfloat16"}, {"per_client": True}],
+)  # fmt: skip
+def test_what_cannot_run_in_lockstep_runs_alone(changes: dict[str, object]) -> None:
+    assert [batch.lockstep for batch in plan([settings(**changes)])] == [False]
+
+
+def test_perceptrons_are_recognised() -> None:
+    assert perceptron("digits") == Dense((64, 32, 10))
+    assert perceptron("mnist-logistic") == Dense((784, 10))
+    assert perceptron("mnist-cnn") is None
+    assert Dense((64, 32, 10)).num_params == sum(p.numel() for p in models.mlp(64).parameters())
+
+
+def test_wide_groups_are_cut() -> None:
+    runs = [settings(lr=float(lr)) for lr in np.linspace(0.1, 1.0, 70)]
+    assert [len(batch.runs) for batch in plan(runs)] == [32, 32, 6]
