@@ -11,7 +11,7 @@ import typer
 from .. import __version__
 from ..checks import InvalidInput
 from ..tasks.data import DataUnavailable
-from . import advise, compare, data, flower, run, runs
+from . import advise, compare, data, flower, reproduce, run, runs, sweep
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,6 +23,8 @@ app.command("compare")(compare.compare)
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("advise")(advise.advise)
+app.command("sweep")(sweep.sweep)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")

@@ -21,14 +21,8 @@ def new(
     name: Annotated[str | None, typer.Option(help="The app's name; default: the folder's.")] = None,
 ) -> None:
     """Write a complete Flower app that learns digits with FedStale."""
-    from ..checks import InvalidInput
     from ..flower.scaffold import new as write
 
-    try:
-        files = write(folder, name=name)
-    except InvalidInput as error:
-        typer.secho(str(error), err=True, fg=typer.colors.RED)
-        raise typer.Exit(2) from None
-    for file in files:
+    for file in write(folder, name=name):
         typer.echo(file)
     typer.echo(f"\nTry it: cd {folder} && flwr run . local --stream")

@@ -112,7 +112,9 @@ def tell(progress: Progress, where: str) -> None:
     ran = progress.done - len(progress.failures)
     typer.echo(f"{progress.total} runs: {progress.stored} were in the store, {ran} ran now. {where}")
     for one, reason in progress.failures[:20]:
-        typer.echo(f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True)
+        typer.echo(
+            f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True
+        )
     if progress.failures:
         typer.echo(f"{len(progress.failures)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(1)

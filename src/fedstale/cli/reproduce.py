@@ -1,0 +1,94 @@
+"""`fedstale reproduce`: the paper's figures and the table of its claims, each by one command."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import StorePath, number_or_text, screen
+from .sweep import Quiet, Ray, Workers, bar, executor
+
+if TYPE_CHECKING:
+    from ..paper.reproduce import Reproduction
+    from ..sweeps import Progress
+
+
+def reproduce(
+    what: Annotated[str, typer.Argument(help="fig1, fig2, fig3, fig4, fig5, claims or all.")],
+    task: Annotated[str, typer.Option(help="What is learned in figures 2 to 5.")] = "digits-mlp",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller part of the grid; it says what it left out.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for pictures and tables.")] = Path("fedstale-paper"),
+    store: StorePath = None,
+    p_min: Annotated[str, typer.Option(help="Only these p_min, comma-separated.")] = "",
+    swap: Annotated[str, typer.Option(help="Only these label swaps.")] = "",
+    beta: Annotated[str, typer.Option(help="Only these β: numbers, auto, auto-per-client.")] = "",
+    lr: Annotated[str, typer.Option(help="Only these learning rates.")] = "",
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; the paper has 3.", min=1)] = None,
+    draw_only: Annotated[bool, typer.Option("--draw-only", help="Run nothing: draw what the store has.")] = False,
+    workers: Workers = None,
+    ray: Ray = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run (or resume) what a figure of the paper needs, and draw it as PNG, SVG and CSV."""
+    from ..paper import fig1
+    from ..paper.reproduce import QUICK_FIG1_RUNS, Reproducer, extent
+    from ..store import Store
+
+    axes: dict[str, Any] = {
+        "p_min": _numbers("--p-min", p_min),
+        "swaps": _numbers("--swap", swap),
+        "betas": [number_or_text(part.strip()) for part in beta.split(",")] if beta else None,
+        "rates": _numbers("--lr", lr),
+    }
+    if axes["betas"]:
+        axes["betas"] = [float(value) if isinstance(value, int) else value for value in axes["betas"]]
+    chosen = extent(task, quick=quick, seeds=seeds, **axes)
+    began = time.monotonic()
+    with Store.open(store) as opened, bar(what, quiet=quiet) as report:
+
+        def show(name: str, progress: Progress) -> None:
+            report(progress)
+
+        runs = QUICK_FIG1_RUNS if quick else fig1.RUNS
+        work = executor(workers, ray)
+        made = Reproducer(opened, out, chosen, runs, work, not draw_only, show).reproduce(what)
+    _tell(made, time.monotonic() - began)
+
+
+def _numbers(flag: str, text: str) -> list[float] | None:
+    from ..checks import fail
+
+    if not text:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise fail(flag, text, "must be numbers separated by commas") from None
+
+
+def _tell(made: Reproduction, seconds: float) -> None:
+    from rich.table import Table
+
+    if made.claims:
+        table = Table(title="the paper's claims", show_lines=True)
+        for heading in ("claim", "measured here", "verdict"):
+            table.add_column(heading)
+        for row in made.claims:
+            table.add_row(row.claim, row.measured, row.verdict)
+        screen().print(table)
+    ran = sum(progress.done for progress in made.progress)
+    failures = [failure for progress in made.progress for failure in progress.failures]
+    typer.echo(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
+    if made.left_out:
+        typer.echo(f"left out of the paper's grid: {'; '.join(made.left_out)}")
+    for one, reason in failures[:20]:
+        typer.echo(
+            f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True
+        )
+    if failures:
+        raise typer.Exit(1)

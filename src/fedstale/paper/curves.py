@@ -1,0 +1,88 @@
+"""Figures 3 and 4: test accuracy against data heterogeneity, and against participation heterogeneity."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..figures import COLOURS, pyplot, save
+from .grids import FIG3_P_MIN, FIG4_SWAP
+from .table import Place, Table, ratio
+
+STYLES: dict[float | str, tuple[str, str, str]] = {
+    0.0: ("FedAvg (β=0)", COLOURS["U-FedAvg"], "o"),
+    0.5: ("FedStale (β=0.5)", "#CC79A7", "s"),
+    1.0: ("FedVARP (β=1)", COLOURS["U-FedVARP"], "^"),
+    "auto": ("FedStale (auto)", COLOURS["FedStale β=auto"], "D"),
+}
+
+
+def fig3(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
+    """Accuracy against σ̂_g² at p_avg/p_min ≈ 10."""
+    places = [(FIG3_P_MIN, swap) for swap in table.swaps if (FIG3_P_MIN, swap) in table.cells]
+    x = [swap for _, swap in places]
+    title = f"{task}: p_avg/p_min = {ratio(FIG3_P_MIN):.3g}"
+    return _draw(table, places, x, "data heterogeneity  σ̂²_g", title, folder / f"fig3-{task}", note)
+
+
+def fig4(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
+    """Accuracy against p_avg/p_min at σ̂_g² = 0.6."""
+    places = [(p, FIG4_SWAP) for p in table.p_min if (p, FIG4_SWAP) in table.cells]
+    x = [ratio(p) for p, _ in places]
+    label = "participation heterogeneity  p_avg / p_min"
+    return _draw(table, places, x, label, f"{task}: σ̂²_g = {FIG4_SWAP:g}", folder / f"fig4-{task}", note, log=True)
+
+
+def _draw(
+    table: Table,
+    places: list[Place],
+    x: list[float],
+    label: str,
+    title: str,
+    stem: Path,
+    note: str,
+    *,
+    log: bool = False,
+) -> list[Path]:
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
+    lines: list[list[Any]] = []
+    for beta, (name, shade, marker) in STYLES.items():
+        cells = [table.cells[place].get(beta) for place in places]
+        mean = np.array([np.nan if cell is None else 100 * cell.mean for cell in cells])
+        error = np.array([np.nan if cell is None else 100 * cell.error for cell in cells])
+        if not np.isfinite(mean).any():
+            continue
+        axis.errorbar(
+            x,
+            mean,
+            np.nan_to_num(error),
+            color=shade,
+            marker=marker,
+            markersize=4.5,
+            capsize=2.5,
+            linewidth=1.5,
+            label=name,
+        )
+        lines += [
+            [name, at, value / 100, spread / 100, "" if cell is None or cell.lr is None else f"{cell.lr:.4g}"]
+            for at, value, spread, cell in zip(x, mean, error, cells, strict=True)
+        ]
+    if log:
+        axis.set_xscale("log")
+        axis.set_xticks(x, [f"{value:.3g}" for value in x])
+        axis.minorticks_off()
+    axis.set(xlabel=label, ylabel="test accuracy (%)", title=title)
+    axis.legend(fontsize=8)
+    if note:
+        figure.supxlabel(note, fontsize=7, color="#555555")
+    written = save(figure, stem)
+    path = stem.with_suffix(".csv")
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "x", "accuracy", "standard_error", "lr"])
+        writer.writerows(lines)
+    return [*written, path]

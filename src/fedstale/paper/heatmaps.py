@@ -1,0 +1,165 @@
+"""Figures 2 and 5: β_opt over the heterogeneity settings, and how far `beta="auto"` is from it.
+
+Each cell has β_opt and, in percentage points, Δ₀ (gain over FedAvg, β = 0) and Δ₁ (gain over FedVARP, β = 1).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checks import Float
+from ..figures import COLOURS, pyplot, save
+from .grids import AUTOS, FIG4_SWAP
+from .table import Estimate, Table, ratio
+
+MAP = "YlGnBu"
+AWAY = 1.0
+"""Points at which the colours of the companion end."""
+
+
+def fig2(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
+    """Draw the heat map with its companion, as PNG and SVG; the numbers as CSV."""
+    plt = pyplot()
+    columns, rows = len(table.p_min), len(table.swaps)
+    autos = [beta for beta in AUTOS if any(beta in cells for cells in table.cells.values())]
+    size = (1.1 + 0.92 * columns, 1.3 + 0.78 * rows * (1 + 0.62 * len(autos)))
+    figure, axes = plt.subplots(
+        1 + len(autos), 1, figsize=size, layout="constrained", height_ratios=[1.0, *[0.62] * len(autos)], squeeze=False
+    )
+    _optimum(axes[0, 0], table)
+    seeds = max((len(cell.runs) for cells in table.cells.values() for cell in cells.values()), default=0)
+    axes[0, 0].set_title(f"{task}: β with the best test accuracy (mean of {seeds} seeds)")
+    for axis, beta in zip(axes[1:, 0], autos, strict=True):
+        _companion(axis, table, beta)
+    if note:
+        figure.supxlabel(note, fontsize=7, color="#555555")
+    written = save(figure, folder / f"fig2-{task}")
+    path = folder / f"fig2-{task}.csv"
+    table.write(path)
+    return [*written, path]
+
+
+def _optimum(axis: Any, table: Table) -> None:
+    best = _matrix(table, lambda place: table.best(place))
+    picture = axis.imshow(best, cmap=MAP, vmin=0, vmax=1, aspect="auto", origin="lower")
+    for i, swap in enumerate(table.swaps):
+        for j, p in enumerate(table.p_min):
+            beta = table.best((p, swap))
+            if beta is None:
+                continue
+            colour = "white" if beta > 0.6 else "black"
+            axis.text(j, i + 0.24, f"{beta:g}", ha="center", va="center", color=colour, fontweight="bold", fontsize=10)
+            gains = [table.gain((p, swap), beta, other) for other in (0.0, 1.0)]
+            for shift, name, gain in ((-0.05, "Δ₀", gains[0]), (-0.30, "Δ₁", gains[1])):
+                text = f"{name} {_points(gain.mean)}"
+                axis.text(j, i + shift, text, ha="center", va="center", color=colour, fontsize=7)
+    _frame(axis, table)
+    axis.figure.colorbar(picture, ax=axis, label="β_opt", ticks=[0, 0.2, 0.5, 0.8, 1], pad=0.01)
+
+
+def _companion(axis: Any, table: Table, beta: str) -> None:
+    away = 100 * _matrix(table, lambda place: table.behind_best(place, beta).mean)
+    picture = axis.imshow(away, cmap="RdBu", vmin=-AWAY, vmax=AWAY, aspect="auto", origin="lower")
+    for i, j in np.ndindex(*away.shape):
+        if np.isfinite(away[i, j]):
+            colour = "white" if abs(away[i, j]) > 0.7 * AWAY else "black"
+            axis.text(j, i, f"{away[i, j]:+.1f}", ha="center", va="center", fontsize=8, color=colour)
+    _frame(axis, table)
+    axis.set_ylabel("σ̂²_g")
+    axis.set_title(f'β = "{beta}" minus the best fixed β, percentage points')
+    axis.figure.colorbar(picture, ax=axis, label="points", pad=0.01, extend="both")
+
+
+def fig5(known: Table, estimated: Table, folder: Path, task: str, note: str = "") -> list[Path]:
+    """Draw β_opt with exact above that with estimated probabilities, and what the estimate costs each β."""
+    plt = pyplot()
+    figure, axes = plt.subplots(
+        2, 1, figsize=(1.1 + 0.95 * max(len(known.p_min), 4), 5.6), layout="constrained", height_ratios=[1, 1.25]
+    )
+    strips = {"exact p": known, "estimated p (FedAU)": estimated}
+    values = [[_number(table.best((p, FIG4_SWAP))) for p in known.p_min] for table in strips.values()]
+    picture = axes[0].imshow(np.array(values), cmap=MAP, vmin=0, vmax=1, aspect="auto")
+    for i, table in enumerate(strips.values()):
+        for j, p in enumerate(known.p_min):
+            beta = table.best((p, FIG4_SWAP))
+            if beta is None:
+                continue
+            gains = [_points(table.gain((p, FIG4_SWAP), beta, other).mean) for other in (0.0, 1.0)]
+            text = f"{beta:g}\nΔ₀ {gains[0]}\nΔ₁ {gains[1]}"
+            axes[0].text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if beta > 0.6 else "black")
+    axes[0].set_xticks(range(len(known.p_min)), [f"{ratio(p):.3g}" for p in known.p_min])
+    axes[0].set_yticks(range(2), ["exact p", "estimated p\n(FedAU)"])
+    axes[0].set_title(f"{task}: β_opt at label swap {FIG4_SWAP:g}")
+    axes[0].grid(visible=False)
+    axes[0].spines[:].set_visible(False)
+    figure.colorbar(picture, ax=axes[0], label="β_opt", ticks=[0, 0.5, 1], pad=0.01)
+    _cost(axes[1], known, estimated)
+    if note:
+        figure.supxlabel(note, fontsize=7, color="#555555")
+    written = save(figure, folder / f"fig5-{task}")
+    path = folder / f"fig5-{task}-estimated.csv"
+    estimated.write(path)
+    return [*written, path]
+
+
+def _cost(axis: Any, known: Table, estimated: Table) -> None:
+    shades: dict[float | str, str] = {
+        0.0: COLOURS["U-FedAvg"],
+        0.5: "#CC79A7",
+        1.0: COLOURS["U-FedVARP"],
+        "auto": COLOURS["FedStale β=auto"],
+    }
+    names: dict[float | str, str] = {
+        0.0: "FedAvg (β=0)",
+        0.5: "FedStale (β=0.5)",
+        1.0: "FedVARP (β=1)",
+        "auto": "FedStale (auto)",
+    }
+    place = np.arange(len(known.p_min))
+    for k, (beta, shade) in enumerate(shades.items()):
+        losses = [cost(known, estimated, p, beta) for p in known.p_min]
+        mean = np.array([100 * loss.mean for loss in losses])
+        if not np.isfinite(mean).any():
+            continue
+        error = np.nan_to_num(np.array([100 * loss.error for loss in losses]))
+        axis.errorbar(
+            place + 0.06 * (k - 1.5), mean, error, color=shade, label=names[beta], marker="o", markersize=4, capsize=2
+        )
+    axis.axhline(0, color="black", linewidth=0.7)
+    axis.set_xticks(place, [f"{ratio(p):.3g}" for p in known.p_min])
+    axis.set(xlabel="p_avg / p_min", ylabel="points", title="accuracy with estimated p minus accuracy with exact p")
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=8, ncols=2)
+
+
+def cost(known: Table, estimated: Table, p_min: float, beta: float | str) -> Estimate:
+    """Accuracy with estimated minus accuracy with known probabilities, seed by seed."""
+    place = (p_min, FIG4_SWAP)
+    if beta not in known.cells.get(place, {}) or beta not in estimated.cells.get(place, {}):
+        return Estimate.of([])
+    a, b = estimated.cells[place][beta].values, known.cells[place][beta].values
+    return Estimate.of(a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()))
+
+
+def _frame(axis: Any, table: Table) -> None:
+    axis.set_xticks(range(len(table.p_min)), [f"{ratio(p):.3g}" for p in table.p_min])
+    axis.set_yticks(range(len(table.swaps)), [f"{swap:g}" for swap in table.swaps])
+    axis.set(xlabel="participation heterogeneity  p_avg / p_min", ylabel="data heterogeneity  σ̂²_g")
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+
+
+def _matrix(table: Table, value: Any) -> Float:
+    rows = [[_number(value((p, swap))) for p in table.p_min] for swap in table.swaps]
+    return np.array(rows, dtype=np.float64)
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _points(value: float) -> str:
+    return "–" if np.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"

@@ -1,0 +1,124 @@
+"""The heat map's numbers: for each cell and β the tuned accuracy, β_opt, and the gains Δ₀ and Δ₁ (Figure 2)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..sweeps import Cell, Measured, tuned
+from .grids import BETAS
+
+Place = tuple[float, float]
+"""p_min and swap."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its standard error over seeds (NaN for one seed)."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Estimate:
+        """Mean and standard error."""
+        array = np.array(list(values), dtype=np.float64)
+        if not array.size:
+            return cls(float("nan"), float("nan"))
+        error = float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else float("nan")
+        return cls(float(array.mean()), error)
+
+    def points(self) -> str:
+        """In percentage points, as the tables have it."""
+        if np.isnan(self.mean):
+            return "–"
+        return f"{100 * self.mean:+.2f}" + ("" if np.isnan(self.error) else f" ± {100 * self.error:.2f}")
+
+
+class Table:
+    """Tuned cells by (p_min, swap) and β.
+
+    Parameters
+    ----------
+    runs
+        The finished runs of one task with one source of probabilities.
+    """
+
+    def __init__(self, runs: Sequence[Measured]) -> None:
+        self.cells: dict[Place, dict[float | str, Cell]] = {}
+        for cell in tuned(runs):
+            one = cell.runs[0].settings
+            if one.beta is not None:
+                self.cells.setdefault((one.p_min, one.swap), {})[one.beta] = cell
+
+    @property
+    def p_min(self) -> list[float]:
+        """The columns, most homogeneous participation first."""
+        return sorted({p for p, _ in self.cells}, reverse=True)
+
+    @property
+    def swaps(self) -> list[float]:
+        """The rows."""
+        return sorted({swap for _, swap in self.cells})
+
+    def fixed(self, place: Place) -> dict[float, Cell]:
+        """The cells of the fixed β at a place."""
+        return {beta: cell for beta, cell in self.cells.get(place, {}).items() if isinstance(beta, float)}
+
+    def complete(self, place: Place) -> bool:
+        """Whether every β of the paper was run there."""
+        return set(BETAS) <= set(self.fixed(place))
+
+    def best(self, place: Place) -> float | None:
+        """β_opt: the fixed β with the highest mean, the smallest of equals; None without FedAvg and FedVARP."""
+        fixed = {beta: cell.mean for beta, cell in self.fixed(place).items() if np.isfinite(cell.mean)}
+        if not {0.0, 1.0} <= set(self.fixed(place)) or not fixed:
+            return None
+        return max(sorted(fixed), key=lambda beta: fixed[beta])
+
+    def gain(self, place: Place, one: float | str, other: float | str) -> Estimate:
+        """How much more accurate one β is than another: differences seed by seed, which share their draws."""
+        cells = self.cells.get(place, {})
+        if one not in cells or other not in cells:
+            return Estimate.of([])
+        a, b = cells[one].values, cells[other].values
+        return Estimate.of(a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()))
+
+    def behind_best(self, place: Place, beta: float | str) -> Estimate:
+        """How far a β is above (or, negative, below) the best fixed β."""
+        best = self.best(place)
+        return Estimate.of([]) if best is None else self.gain(place, beta, best)
+
+    def write(self, path: Path) -> None:
+        """Write one line per cell and method."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(
+                ["p_min", "p_avg/p_min", "swap", "beta", "lr", "accuracy", "standard_error", "seeds",
+                 "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best", "minus_best_error"]
+            )  # fmt: skip
+            for p in self.p_min:
+                for swap in self.swaps:
+                    self._lines(writer, (p, swap))
+
+    def _lines(self, writer: object, place: Place) -> None:
+        for beta, cell in self.cells.get(place, {}).items():
+            away = self.behind_best(place, beta)
+            gains = (self.gain(place, beta, 0.0).mean, self.gain(place, beta, 1.0).mean, away.mean, away.error)
+            line = [place[0], f"{ratio(place[0]):.4g}", place[1], beta, f"{cell.lr or 0:.4g}"]
+            line += [_short(cell.mean), _short(cell.error), len(cell.runs), self.best(place), *map(_short, gains)]
+            writer.writerow(line)  # type: ignore[attr-defined]
+
+
+def ratio(p_min: float) -> float:
+    """p_avg/p_min of the two groups of equal size."""
+    return (1.0 + p_min) / 2.0 / p_min
+
+
+def _short(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.6f}"

@@ -1,0 +1,39 @@
+"""Many runs: grids, lock-step batches, local workers, Ray; learning rates tuned alike for every method.
+
+from fedstale import sweeps
+from fedstale.store import Store
+
+grid = sweeps.Grid("swaps", {"task": "digits-mlp"}, {"swap": [0, 0.6], "beta": [0, "auto"], "seed": [0, 1, 2]})
+with Store.open("runs") as store:
+    sweeps.sweep(grid.runs(), store, name=grid.name, executor=sweeps.processes(2))
+    table = sweeps.results(store, grid.runs())
+"""
+
+from .batches import Batch, plan, work
+from .executors import in_process, processes, ray
+from .grid import Grid, from_file, lr_grid
+from .outcome import Outcome
+from .results import Measured, results, write_csv
+from .sweep import Progress, missing, sweep
+from .tuning import Cell, tuned
+
+__all__ = [
+    "Batch",
+    "Cell",
+    "Grid",
+    "Measured",
+    "Outcome",
+    "Progress",
+    "from_file",
+    "in_process",
+    "lr_grid",
+    "missing",
+    "plan",
+    "processes",
+    "ray",
+    "results",
+    "sweep",
+    "tuned",
+    "work",
+    "write_csv",
+]

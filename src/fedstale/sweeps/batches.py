@@ -1,0 +1,108 @@
+"""Runs grouped into units of work, and the function that does one: what every executor calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ..simulation.settings import Settings, settings
+from .lockstep import Lockstep, eligible, shared, width
+from .outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .dense import Dense
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Runs that are done together, in lock-step or (a single one) alone."""
+
+    runs: tuple[Settings, ...]
+    lockstep: bool
+
+    @property
+    def work(self) -> int:
+        """Rounds of all its runs: what the estimate of the remaining time goes by."""
+        return sum(one.total_rounds for one in self.runs)
+
+    def without(self, done: Iterable[Settings]) -> Batch:
+        """Return what is still to be done."""
+        finished = set(map(repr, done))
+        return Batch(tuple(one for one in self.runs if repr(one) not in finished), self.lockstep)
+
+
+@cache
+def perceptron(task: str) -> Dense | None:
+    """Return the perceptron of a task by name, without loading its data; None for any other model."""
+    from ..tasks.catalogue import ALIASES, TASKS
+    from .dense import Dense
+
+    recipe = TASKS.get(ALIASES.get(task, task))
+    return None if recipe is None else Dense.of(recipe.model())
+
+
+def plan(runs: Iterable[Settings]) -> list[Batch]:
+    """Group runs into batches, in the order in which they were listed."""
+    groups: dict[object, list[Settings]] = {}
+    for one in runs:
+        together = eligible(one) and perceptron(one.task) is not None
+        groups.setdefault(shared(one) if together else repr(one), []).append(one)
+    batches = []
+    for members in groups.values():
+        model = perceptron(members[0].task) if eligible(members[0]) else None
+        size = 1 if model is None else width(model)
+        cuts = range(0, len(members), size)
+        batches += [Batch(tuple(members[cut : cut + size]), model is not None) for cut in cuts]
+    return batches
+
+
+def work(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
+    """Do a batch; an error is the outcome of the run that had it, and of no other."""
+    runs = [settings(**config) for config in configs]
+    with one_thread():
+        if lockstep:
+            model = perceptron(runs[0].task)
+            if model is not None:
+                try:
+                    return Lockstep(runs, model).run()
+                except Exception:  # which of them it was is found out by running each alone
+                    if len(runs) > 1:
+                        return [work([config], lockstep)[0] for config in configs]
+        return [alone(one) for one in runs]
+
+
+def alone(chosen: Settings) -> Outcome:
+    """Do a single run with the round loop."""
+    from ..simulation.build import build
+
+    outcome = Outcome(chosen.record())
+    try:
+        simulation = build(chosen, progress=False)
+        reason = simulation.run()
+    except Exception as error:  # a failed run does not stop the sweep
+        outcome.reason, outcome.failed = f"{type(error).__name__}: {error}", True
+        return outcome
+    for record in simulation.records:
+        if "accuracy" in record.metrics or "excess_loss" in record.metrics:
+            metrics = {name: value for name, value in record.metrics.items() if name != "seconds"}
+            outcome.rows.append((record.round, metrics))
+    outcome.reason = reason if reason == "finished" else f"{reason} in round {simulation.state.round}"
+    return outcome
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch on one core: batches run side by side in processes, and the bits do not depend on the machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,86 @@
+"""The results of a sweep, read from the store: one line per run, in the order of the grid."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..simulation.settings import Settings
+from ..store import RunInfo, Store
+from .identity import finished, identity
+from .outcome import TAIL
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One finished run.
+
+    Attributes
+    ----------
+    settings
+        Of the run.
+    accuracy
+        Mean test accuracy over the evaluations in the last tenth of the rounds: the criterion for every method. NaN
+        for a run that diverged.
+    metrics
+        The last value of every metric.
+    note
+        How the run ended where that was not its last round: "diverged in round t".
+    """
+
+    settings: Settings
+    accuracy: float
+    metrics: dict[str, float]
+    note: str
+
+    @property
+    def diverged(self) -> bool:
+        """Whether an update was not finite."""
+        return self.note.startswith("diverged")
+
+
+def results(store: Store, runs: Iterable[Settings]) -> list[Measured]:
+    """Return the runs that are finished, in the given order; those that are missing are left out."""
+    found = finished(store)
+    table = []
+    for one in runs:
+        info = found.get(identity(one.record()))
+        if info is not None:
+            table.append(_measured(store, one, info))
+    return table
+
+
+def _measured(store: Store, one: Settings, info: RunInfo) -> Measured:
+    summary = dict(info.summary)
+    accuracy = summary.pop("accuracy_tail", math.nan)
+    if info.message.startswith("diverged"):
+        accuracy = math.nan
+    elif math.isnan(accuracy) and "accuracy" in summary:  # a run that `fedstale run` made
+        columns = store.run(info.id).metrics(["accuracy"])
+        late = columns["round"] >= int(one.total_rounds * (1 - TAIL))
+        accuracy = float(np.nanmean(columns["accuracy"][late]))
+    return Measured(one, accuracy, summary, info.message)
+
+
+def write_csv(path: Path, table: Sequence[Measured]) -> None:
+    """Write one line per run: the settings in which the runs differ, the accuracy, the last value of every metric."""
+    records = [row.settings.record() for row in table]
+    varied = [name for name in (records[0] if records else {}) if len({repr(record[name]) for record in records}) > 1]
+    names = list(dict.fromkeys(name for row in table for name in row.metrics))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*varied, "accuracy_tail", *names, "note"])
+        for row, record in zip(table, records, strict=True):
+            numbers = [_text(row.metrics.get(name)) for name in names]
+            writer.writerow([*(record[name] for name in varied), _text(row.accuracy), *numbers, row.note])
+
+
+def _text(value: Any) -> str:
+    return "" if value is None or math.isnan(value) else repr(float(value))

@@ -1,0 +1,115 @@
+"""A sweep: what is missing in the store is run, and every run is stored as it ends.
+
+A sweep that was killed goes on where it stopped: a run whose settings are in the store as finished is never repeated,
+whichever sweep or command made it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..checks import InvalidInput
+from ..simulation.settings import Settings
+from ..store import Store
+from .batches import Batch, plan
+from .executors import Executor, in_process
+from .identity import finished, identity
+from .outcome import Outcome, tail
+
+
+@dataclass
+class Progress:
+    """How a sweep stands.
+
+    Attributes
+    ----------
+    total, stored, done
+        Runs of the sweep, those that the store had already, those done now (failed ones included).
+    work, worked
+        Rounds of what was missing, and of what is done of it.
+    failures
+        The runs that failed and why.
+    """
+
+    total: int
+    stored: int = 0
+    done: int = 0
+    work: int = 0
+    worked: int = 0
+    failures: list[tuple[Settings, str]] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run is in the store."""
+        return self.stored + self.done - len(self.failures) == self.total
+
+
+def missing(store: Store, runs: Iterable[Settings]) -> list[Settings]:
+    """Return the runs that the store has not finished."""
+    stored = finished(store)
+    return [one for one in runs if identity(one.record()) not in stored]
+
+
+def sweep(
+    runs: Sequence[Settings],
+    store: Store,
+    *,
+    name: str,
+    executor: Executor = in_process,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Run what is missing.
+
+    Parameters
+    ----------
+    runs
+        The settings of every run of the sweep.
+    store
+        Where the results go.
+    name
+        The sweep's name in the store.
+    executor
+        Where the work is done: `in_process`, `processes(n)` or `ray(address)`.
+    report
+        Called at the start and whenever runs have ended.
+    """
+    if not runs:
+        raise InvalidInput("the sweep is empty: no run to do")
+    left = missing(store, runs)
+    absent = set(map(repr, left))
+    # Batches are cut from the whole sweep, so that they do not depend on where it was interrupted.
+    batches = [batch.without(one for one in batch.runs if repr(one) not in absent) for batch in plan(runs)]
+    batches = [batch for batch in batches if batch.runs]
+    progress = Progress(len(runs), len(runs) - len(left), work=sum(batch.work for batch in batches))
+    report(progress)
+    for batch, outcomes in executor(batches):
+        _keep(store, name, batch, outcomes, progress)
+        progress.worked += batch.work
+        report(progress)
+    return progress
+
+
+def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progress: Progress) -> None:
+    for one, outcome in zip(batch.runs, outcomes, strict=True):
+        config = one.record()
+        for old in ("failed", "interrupted"):
+            earlier = store.find(config, status=old)
+            if earlier is not None and earlier.info().sweep == name:
+                store.delete(earlier.id)
+        run = store.start(config, name=one.label, sweep=name, rounds_total=one.total_rounds)
+        for place, (t, metrics) in enumerate(outcome.rows):
+            run.record(t, metrics | (_judged(outcome, one) if place == len(outcome.rows) - 1 else {}))
+        progress.done += 1
+        if outcome.failed:
+            progress.failures.append((one, outcome.reason))
+            run.finish("failed", outcome.reason)
+        else:
+            run.finish("finished", "" if outcome.reason == "finished" else outcome.reason)
+
+
+def _judged(outcome: Outcome, one: Settings) -> dict[str, float]:
+    """What runs are compared by, kept with the last round: the accuracy, or on a quadratic the excess loss."""
+    known = {f"{metric}_tail": tail(outcome.rows, one.total_rounds, metric) for metric in ("accuracy", "excess_loss")}
+    return {name: value for name, value in known.items() if not math.isnan(value)}
