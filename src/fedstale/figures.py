@@ -20,6 +20,7 @@ COLOURS = {
     "FedStale β=auto": "#D55E00",
 }
 MORE = ["#009E73", "#F0E442", "#000000", "#8C564B", "#9467BD", "#17BECF"]
+STYLES = ["--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))]
 
 
 def pyplot() -> Any:
@@ -85,7 +86,10 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
     first = next(iter(next(iter(comparison.results.values())).values()))
     _raster(axes["raster"], first.participants, comparison.settings.num_clients)
     _ages(axes["age"], first.metrics)
-    axes["all"].legend(loc="best", fontsize=8)
+    if len(comparison.results) <= 8:
+        axes["all"].legend(loc="best", fontsize=8)
+    else:  # too many for a corner of the plot
+        figure.legend(*axes["all"].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=7)
     chosen, seeds = comparison.settings, len(comparison.seeds)
     figure.suptitle(
         f"{chosen.task}: {chosen.num_clients} clients, rare half comes with p = {chosen.p_min:g}, "
@@ -101,7 +105,8 @@ def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
             continue
         rounds, mean, error = comparison.curve(method, metric)
         shade = colour(method.label, place)
-        axis.plot(rounds, mean, label=method.label, color=shade, linewidth=1.6)
+        style = "-" if method.label in COLOURS else STYLES[place // len(MORE) % len(STYLES)]
+        axis.plot(rounds, mean, label=method.label, color=shade, linewidth=1.6, linestyle=style)
         axis.fill_between(rounds, mean - error, mean + error, color=shade, alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
 

@@ -18,11 +18,14 @@ def verdicts(rows: list[Claim]) -> list[str]:
 
 
 def test_decide() -> None:
-    assert claims.decide(Estimate(0.02, 0.005)) == HELD
-    assert claims.decide(Estimate(-0.02, 0.005)) == NOT_HELD
-    assert claims.decide(Estimate(0.02, 0.015)) == NOT_DECIDED
-    assert claims.decide(Estimate(0.02, float("nan"))) == NOT_DECIDED
-    assert claims.decide(Estimate(0.0, 0.0)) == NOT_DECIDED
+    assert claims.decide(Estimate(0.05, 0.01, 3)) == HELD
+    assert claims.decide(Estimate(-0.05, 0.01, 3)) == NOT_HELD
+    assert claims.decide(Estimate(0.04, 0.01, 3)) == NOT_DECIDED
+    assert claims.decide(Estimate(0.04, 0.01, 10)) == HELD
+    assert claims.decide(Estimate(0.03, 0.01, 100)) == HELD
+    assert claims.decide(Estimate(0.05, 0.01, 2)) == NOT_DECIDED
+    assert claims.decide(Estimate(0.02, float("nan"), 1)) == NOT_DECIDED
+    assert claims.decide(Estimate(0.0, 0.0, 3)) == NOT_DECIDED
 
 
 def test_all_of() -> None:

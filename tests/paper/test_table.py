@@ -57,7 +57,7 @@ def test_csv(tmp_path: Path) -> None:
 
 
 def test_estimate() -> None:
-    assert Estimate.of([1.0, 3.0]) == Estimate(2.0, 1.0)
+    assert Estimate.of([1.0, 3.0]) == Estimate(2.0, 1.0, 2)
     assert Estimate(0.012, 0.003).points() == "+1.20 ± 0.30"
     assert Estimate.of([]).points() == "–"
 
@@ -75,5 +75,11 @@ def test_the_papers_grid() -> None:
 
 def test_quick_says_what_it_left_out() -> None:
     told = "; ".join(Extent.quick("digits-mlp").left_out())
-    for part in ("p_min 0.01, 0.005, 0.002", "swap 0.4, 0.8", "β auto-per-client", "learning rate", "1 of 3 seeds"):
+    for part in (
+        "p_min 0.01, 0.005, 0.002",
+        "swap 0.4, 0.8",
+        "β auto-per-client",
+        "learning rate 1, 0.01",
+        "1 of 3 seeds",
+    ):
         assert part in told

@@ -78,7 +78,7 @@ def test_the_number_of_threads_changes_no_bits(name: str) -> None:
 def test_engines_leave_torch_as_they_found_it() -> None:
     before = torch.get_num_threads()
     state = torch.random.get_rng_state()
-    dropout = lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 4))  # noqa: E731
+    dropout = lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Dropout(0.5), nn.Linear(32, 4))  # noqa: E731
     for model in (mlp, cnn, dropout):
         engine = built(model, threads=3)
         engine.updates(engine.initial, CLIENTS, 0)

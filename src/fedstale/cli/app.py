@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -47,6 +48,7 @@ def fedstale(
 
 def main() -> None:
     """Run a command; a wrong input is one line on standard error and exit code 2, never a traceback."""
+    warnings.showwarning = _note
     try:
         app()
     except (InvalidInput, DataUnavailable) as error:
@@ -64,6 +66,10 @@ def main() -> None:
         _complain(f"{where}; what was saved before is whole: mend this and go on with fedstale resume")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _note(message: Warning | str, *_: object) -> None:
+    typer.secho(f"note: {message}", fg=typer.colors.YELLOW, err=True)
 
 
 def _complain(message: str) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float, InvalidInput, fail
 from ..federation import Federation, Ints, Round
+from ..memory import Memory
 from ..rules import Rule
 from ..state import State
 from .layout import BadArrays, Layout, read
@@ -150,13 +151,12 @@ class Server:
 
     def _read(self, answers: Sequence[Answer], probabilities: Probabilities) -> list[_Update | LeftOut]:
         """Compute each answer's update in a row of its own; what is wrong with an answer leaves it out."""
-        if len(self._rows) < len(answers):
-            self._rows = np.empty((len(answers), self.layout.num_params), dtype=self.layout.dtype)
+        rows = self._room(len(answers))
         sent = self.layout.as_sent(self.model)
         sizes = self.state.federation.weights == "sample"
 
         def update(i: int) -> _Update | LeftOut:
-            answer, row = answers[i], self._rows[i]
+            answer, row = answers[i], rows[i]
             try:
                 if not probabilities.knows(answer.identity):
                     raise BadArrays(f"no probability is known for client {answer.identity}")
@@ -173,6 +173,16 @@ class Server:
         # NumPy lets other threads run while it works on long arrays; two are enough to saturate the memory.
         with ThreadPoolExecutor(2) as threads:
             return list(threads.map(update, range(len(answers))))
+
+    def _room(self, count: int) -> Sequence[NDArray[Any]]:
+        """Return rows to compute updates in: the memory's own spare ones where it keeps such rows."""
+        memory = self.state.memories.get("stale")
+        lent = memory.lend(count, self.layout.dtype) if isinstance(memory, Memory) else None
+        if lent is not None:
+            return lent
+        if len(self._rows) < count:
+            self._rows = np.empty((count, self.layout.num_params), dtype=self.layout.dtype)
+        return self._rows
 
     def _places(self, answers: Sequence[Answer], probabilities: Probabilities) -> None:
         """Give the next indices to who is new, and take note of the sizes that were reported."""

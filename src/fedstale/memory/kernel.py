@@ -80,7 +80,8 @@ def exchange(
     """Mix fresh and stale rows, write the fresh ones to `target`, and the moved running total to `out`.
 
     `stale[i]` is None for a client never seen before (h_i = 0). `target` never overlaps `stale`, and `total`
-    is not touched: until the caller makes the result current, nothing has happened.
+    is not touched: until the caller makes the result current, nothing has happened. A fresh row that was
+    computed in its target (`Memory.lend`) is not copied.
     """
     count, length = len(fresh), len(total)
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
@@ -88,6 +89,7 @@ def exchange(
     np.copyto(out, total)
     exact = all(precision.keeps(row.dtype) for row in fresh)
     store = np.copyto if exact else lambda place, row: precision.store(row, place)
+    there = [row.ctypes.data == place.ctypes.data for row, place in zip(fresh, target, strict=True)]
     u_weights, h_weights = np.stack([fresh_weights, new_mass]), np.stack([stale_weights, old_mass])
     u_buffer, h_buffer = np.empty((ROWS, COLUMNS)), np.empty((ROWS, COLUMNS))
     for some, columns in blocks(count, length):
@@ -100,7 +102,8 @@ def exchange(
                 h[k] = 0.0
             else:
                 precision.load(old[columns], h[k])
-            store(target[i][columns], row)
+            if not there[i]:
+                store(target[i][columns], row)
         moved = _sums(u_weights[:, some], u)
         if statistics:
             sums.inner[some] += _dots(u, h)

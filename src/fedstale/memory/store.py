@@ -62,6 +62,7 @@ class Memory(StaleMemory):
             self._rows = FileRows(file, num_params, precision, run, mode)
         self._free: list[int] = []
         self._end = 0
+        self._lent: dict[int, int] = {}  # spare slots that somebody may be writing to, by address
         self._version = 0
         self._unsaved: set[int] = set()  # clients whose row changed since the last checkpoint
         self._kept: set[int] = set()  # slots of the last checkpoint: not to be overwritten before the next
@@ -96,7 +97,7 @@ class Memory(StaleMemory):
     ) -> Swap:
         """Mix the round's rows in one pass and write the new ones beside the old; see `StaleMemory.swap`."""
         slots = [int(slot) for slot in self.slots[clients]]
-        target = self._spare(len(clients))
+        target = self._targets(fresh)
         sums = kernel.exchange(
             fresh,
             [None if slot < 0 else self._rows.row(slot) for slot in slots],
@@ -113,15 +114,41 @@ class Memory(StaleMemory):
         )
         return Swap(self, clients, target, masses, sums)
 
+    def lend(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
+        """Return room for `count` updates that the next `swap` keeps where they are, without a copy.
+
+        Any of them may be left unused; they are good until the next `swap` or `lend`. None if rows are stored
+        in another dtype.
+        """
+        self._lent = {}
+        if not self.precision.keeps(dtype) or self.precision.dtype != dtype:
+            return None
+        slots = self._spare(count)
+        rows = [self._rows.row(slot) for slot in slots]
+        self._lent = {row.ctypes.data: slot for row, slot in zip(rows, slots, strict=True)}
+        return rows
+
     def _spare(self, count: int) -> list[int]:
         reused = self._free[max(0, len(self._free) - count) :]
         return reused + list(range(self._end, self._end + count - len(reused)))
 
+    def _targets(self, fresh: Sequence[NDArray[Any]]) -> list[int]:
+        """Slots for new rows: the one that a row was computed in, or a spare one that nobody was lent."""
+        if not self._lent:
+            return self._spare(len(fresh))
+        lent = set(self._lent.values())
+        others = (slot for slot in self._spare(len(fresh) + len(lent)) if slot not in lent)
+        slots = (self._lent.get(row.ctypes.data) for row in fresh)
+        return [next(others) if slot is None else slot for slot in slots]
+
     def _move(self, clients: Ints, target: list[int], masses: Float) -> None:
         """Give the clients the slots that `_spare` named, and take back those they had."""
-        reused = sum(slot < self._end for slot in target)
-        del self._free[len(self._free) - reused :]
-        self._end += len(target) - reused
+        if self._lent:
+            self._take(target)
+        else:
+            reused = sum(slot < self._end for slot in target)
+            del self._free[len(self._free) - reused :]
+            self._end += len(target) - reused
         for client, slot in zip(clients, target, strict=True):
             old = int(self.slots[client])
             if old in self._kept:
@@ -132,6 +159,15 @@ class Memory(StaleMemory):
             self._unsaved.add(int(client))
         self.masses[clients] = masses
         self._version += 1
+
+    def _take(self, target: list[int]) -> None:
+        """Take any slots out of the spare ones."""
+        taken = set(target)
+        end = max(self._end, max(taken, default=-1) + 1)
+        spare = [*self._free, *range(self._end, end)]
+        self._free = [slot for slot in spare if slot not in taken]
+        self._end = end
+        self._lent = {place: slot for place, slot in self._lent.items() if slot not in taken}
 
     def exact_total(self) -> Float:
         """Σ a_i h_i recomputed from the rows, exact to one rounding; O(N·d)."""

@@ -50,14 +50,16 @@ def _draw(
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
     lines: list[list[Any]] = []
-    for beta, (name, shade, marker) in STYLES.items():
+    for k, (beta, (name, shade, marker)) in enumerate(STYLES.items()):
         cells = [table.cells[place].get(beta) for place in places]
         mean = np.array([np.nan if cell is None else 100 * cell.mean for cell in cells])
         error = np.array([np.nan if cell is None else 100 * cell.error for cell in cells])
         if not np.isfinite(mean).any():
             continue
+        # A little apart, so that error bars do not hide each other.
+        at = np.array(x) * 1.02 ** (k - 1.5) if log else np.array(x) + 0.008 * (k - 1.5)
         axis.errorbar(
-            x,
+            at,
             mean,
             np.nan_to_num(error),
             color=shade,
@@ -65,11 +67,12 @@ def _draw(
             markersize=4.5,
             capsize=2.5,
             linewidth=1.5,
+            elinewidth=0.8,
             label=name,
         )
         lines += [
-            [name, at, value / 100, spread / 100, "" if cell is None or cell.lr is None else f"{cell.lr:.4g}"]
-            for at, value, spread, cell in zip(x, mean, error, cells, strict=True)
+            [name, place, value / 100, spread / 100, "" if cell is None or cell.lr is None else f"{cell.lr:.4g}"]
+            for place, value, spread, cell in zip(x, mean, error, cells, strict=True)
         ]
     if log:
         axis.set_xscale("log")

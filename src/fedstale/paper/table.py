@@ -18,19 +18,20 @@ Place = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its standard error over seeds (NaN for one seed)."""
+    """A number with its standard error over so many seeds (NaN for one seed)."""
 
     mean: float
     error: float
+    count: int = 0
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Estimate:
         """Mean and standard error."""
         array = np.array(list(values), dtype=np.float64)
         if not array.size:
-            return cls(float("nan"), float("nan"))
+            return cls(float("nan"), float("nan"), 0)
         error = float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else float("nan")
-        return cls(float(array.mean()), error)
+        return cls(float(array.mean()), error, array.size)
 
     def points(self) -> str:
         """In percentage points, as the tables have it."""

@@ -49,8 +49,10 @@ def works(module: nn.Module, x: Tensor) -> bool:
     forward = blocked(module) if available else None
     if forward is None:
         return False
+    trainable = [p for p in module.parameters() if p.requires_grad]
     try:
-        torch.autograd.grad(forward(x).sum(), [p for p in module.parameters() if p.requires_grad])
+        with torch.random.fork_rng(devices=[]):  # the rest of the model may have dropout
+            torch.autograd.grad(forward(x).sum(), trainable, materialize_grads=True)
     except RuntimeError:
         return False
     return True

@@ -90,4 +90,4 @@ class Setting:
         finally:
             for hook in hooks:
                 hook.remove()
-        return -(-total // min(2, len(self.train.y)))
+        return max(1, -(-total // min(2, len(self.train.y))))
