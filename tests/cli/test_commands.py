@@ -33,7 +33,7 @@ def fedstale(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
 def ok(*arguments: str) -> str:
     result = CliRunner().invoke(app, list(arguments))
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def fedstale(
 
 def main() -> None:
     """Run a command; a wrong input is one line on standard error and exit code 2, never a traceback."""
-    warnings.showwarning = _note
+    warnings.showwarning = _note  # type: ignore[assignment]  # it wants the text only
     try:
         app()
     except (InvalidInput, DataUnavailable) as error:

@@ -182,7 +182,7 @@ class Server:
             return lent
         if len(self._rows) < count:
             self._rows = np.empty((count, self.layout.num_params), dtype=self.layout.dtype)
-        return self._rows
+        return list(self._rows[:count])
 
     def _places(self, answers: Sequence[Answer], probabilities: Probabilities) -> None:
         """Give the next indices to who is new, and take note of the sizes that were reported."""
