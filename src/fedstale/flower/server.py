@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -170,9 +169,7 @@ class Server:
             except BadArrays as error:
                 return LeftOut(answer.node, "bad", str(error))
 
-        # NumPy lets other threads run while it works on long arrays; two are enough to saturate the memory.
-        with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(update, range(len(answers))))
+        return [update(i) for i in range(len(answers))]
 
     def _room(self, count: int) -> Sequence[NDArray[Any]]:
         """Return rows to compute updates in: the memory's own spare ones where it keeps such rows."""

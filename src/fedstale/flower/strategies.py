@@ -7,7 +7,8 @@ from typing import Unpack
 
 from .. import rules
 from ..beta import Beta
-from .strategy import Options, RuleStrategy
+from .options import Options
+from .strategy import RuleStrategy
 
 
 class FedStale(RuleStrategy):

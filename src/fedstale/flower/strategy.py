@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -20,74 +20,18 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 
 from .. import memory as memories
 from ..checks import fail, positive_int
-from ..participation import Selection
 from ..rules import Rule
 from .identity import Identity
 from .journal import Journal, per_client, round_metrics, to_metrics
-from .layout import BESIDE
 from .loop import run_rounds
 from .nodes import Selector, check_wait, connected
-from .probabilities import Probabilities, Spec
+from .options import DEFAULTS, Aggregate, Options
+from .probabilities import Probabilities
 from .replies import Asked, LeftOut, sort_replies
 from .saved import Saved, exists
 from .server import Applied, Server
 
-if TYPE_CHECKING:
-    from ..store import Store
-
-Aggregate = Callable[[list[RecordDict], str], MetricRecord]
 _logger = getLogger("flwr")
-
-
-class Options(TypedDict, total=False):
-    """What every strategy here takes beside its rule; see `RuleStrategy`."""
-
-    fraction_train: float
-    fraction_evaluate: float
-    min_train_nodes: int
-    min_evaluate_nodes: int
-    min_available_nodes: int
-    weighted_by_key: str
-    arrayrecord_key: str
-    configrecord_key: str
-    train_metrics_aggr_fn: Aggregate | None
-    evaluate_metrics_aggr_fn: Aggregate | None
-    probabilities: Spec
-    weights: Literal["client", "sample"]
-    memory: str
-    identity: str
-    selection: Selection | int | None
-    beside: Sequence[str]
-    num_clients: int | None
-    max_wait: float | None
-    checkpoint: str | Path | None
-    store: str | Path | Store | None
-    seed: int
-
-
-DEFAULTS: Options = {
-    "fraction_train": 1.0,
-    "fraction_evaluate": 1.0,
-    "min_train_nodes": 2,
-    "min_evaluate_nodes": 2,
-    "min_available_nodes": 2,
-    "weighted_by_key": "num-examples",
-    "arrayrecord_key": "arrays",
-    "configrecord_key": "config",
-    "train_metrics_aggr_fn": None,
-    "evaluate_metrics_aggr_fn": None,
-    "probabilities": "fedau",
-    "weights": "client",
-    "memory": "ram",
-    "identity": "auto",
-    "selection": None,
-    "beside": BESIDE,
-    "num_clients": None,
-    "max_wait": 60.0,
-    "checkpoint": None,
-    "store": None,
-    "seed": 0,
-}
 
 
 class RuleStrategy(FedAvg):

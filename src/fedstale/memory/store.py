@@ -117,8 +117,8 @@ class Memory(StaleMemory):
     def lend(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
         """Return room for `count` updates that the next `swap` keeps where they are, without a copy.
 
-        Any of them may be left unused; they are good until the next `swap` or `lend`. None if rows are stored
-        in another dtype.
+        Any of them may be left unused; they are good until the next `swap` or `lend` and must not be held on to
+        (a view keeps a file mapped). None if rows are stored in another dtype.
         """
         self._lent = {}
         if not self.precision.keeps(dtype) or self.precision.dtype != dtype:

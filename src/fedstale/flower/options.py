@@ -1,0 +1,69 @@
+"""What every strategy takes beside its rule, and the defaults; `RuleStrategy` says what each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from flwr.app import MetricRecord, RecordDict
+
+from ..participation import Selection
+from .layout import BESIDE
+from .probabilities import Spec
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+
+
+class Options(TypedDict, total=False):
+    """What every strategy here takes beside its rule; see `RuleStrategy`."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
+    train_metrics_aggr_fn: Aggregate | None
+    evaluate_metrics_aggr_fn: Aggregate | None
+    probabilities: Spec
+    weights: Literal["client", "sample"]
+    memory: str
+    identity: str
+    selection: Selection | int | None
+    beside: Sequence[str]
+    num_clients: int | None
+    max_wait: float | None
+    checkpoint: str | Path | None
+    store: str | Path | Store | None
+    seed: int
+
+
+DEFAULTS: Options = {
+    "fraction_train": 1.0,
+    "fraction_evaluate": 1.0,
+    "min_train_nodes": 2,
+    "min_evaluate_nodes": 2,
+    "min_available_nodes": 2,
+    "weighted_by_key": "num-examples",
+    "arrayrecord_key": "arrays",
+    "configrecord_key": "config",
+    "train_metrics_aggr_fn": None,
+    "evaluate_metrics_aggr_fn": None,
+    "probabilities": "fedau",
+    "weights": "client",
+    "memory": "ram",
+    "identity": "auto",
+    "selection": None,
+    "beside": BESIDE,
+    "num_clients": None,
+    "max_wait": 60.0,
+    "checkpoint": None,
+    "store": None,
+    "seed": 0,
+}
