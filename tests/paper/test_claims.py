@@ -35,6 +35,13 @@ def test_all_of() -> None:
     assert claims.all_of([]) == NOT_DECIDED
 
 
+def test_chance_is_no_finding() -> None:
+    assert claims.more_than_chance(29, 48) == NOT_DECIDED
+    assert claims.more_than_chance(35, 48) == NOT_DECIDED  # the paper's own 72 %
+    assert claims.more_than_chance(36, 48) == HELD
+    assert claims.more_than_chance(20, 48) == NOT_HELD
+
+
 def test_a_world_as_the_paper_says() -> None:
     table = Table(measured(as_the_paper_says))
     assert verdicts(claims.fig2_claims(table)) == [HELD] * 6

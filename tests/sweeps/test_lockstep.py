@@ -106,4 +106,11 @@ def test_perceptrons_are_recognised() -> None:
 
 def test_wide_groups_are_cut() -> None:
     runs = [settings(lr=float(lr)) for lr in np.linspace(0.1, 1.0, 70)]
-    assert [len(batch.runs) for batch in plan(runs)] == [32, 32, 6]
+    assert [len(batch.runs) for batch in plan(runs)] == [24, 24, 22]
+
+
+def test_data_do_not_depend_on_p_min() -> None:
+    from fedstale.simulation.build import make_participation
+
+    groups = [make_participation(settings(p_min=p)).participation_groups().tolist() for p in (1.0, 0.5, 0.002)]
+    assert groups[0] == groups[1] == groups[2]

@@ -81,7 +81,8 @@ def executor(workers: int | None, ray: str | None) -> Executor:
 def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """Show one bar for the sweep: runs, failures, time left by the rounds that are still to be done."""
     if quiet:
-        yield lambda progress: None
+        with interruptible():
+            yield lambda progress: None
         return
     import time
 
@@ -91,10 +92,13 @@ def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
     columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}")]
     began = time.monotonic()
-    with Bars(*columns, console=Console(stderr=True)) as bars:
+    with interruptible(), Bars(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(name, total=1, numbers="")
 
         def report(progress: Progress) -> None:
+            nonlocal began
+            if not progress.worked:  # a sweep begins; `reproduce` has several
+                began = time.monotonic()
             numbers = f"{progress.stored + progress.done}/{progress.total} runs"
             if progress.failures:
                 numbers += f", {len(progress.failures)} failed"
@@ -105,6 +109,16 @@ def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
             bars.update(task, numbers=numbers)
 
         yield report
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Say, on Ctrl-C, that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on with what is missing", err=True)
+        raise
 
 
 def tell(progress: Progress, where: str) -> None:

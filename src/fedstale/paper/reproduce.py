@@ -10,7 +10,7 @@ from pathlib import Path
 from ..checks import fail
 from ..simulation.settings import Settings
 from ..store import Store
-from ..sweeps import Progress, results, sweep, write_csv
+from ..sweeps import Measured, Progress, results, sweep, write_csv
 from ..sweeps.executors import Executor, in_process
 from . import claims, curves, fig1, heatmaps
 from .grids import Extent
@@ -85,14 +85,20 @@ class Reproducer:
             getattr(self, what)()
         else:
             self.everything(draw=what == "all")
-        self.made.left_out = self.extent.left_out() if what != "fig1" else []
+        if what != "fig1":
+            self.made.left_out = [*self.extent.left_out(), *self.made.left_out]
         if self.fig1_runs < fig1.RUNS and what in ("fig1", "claims", "all"):
             self.made.left_out.append(f"{fig1.RUNS - self.fig1_runs} of {fig1.RUNS} runs of Figure 1 (d)")
         return self.made
 
-    @property
-    def _note(self) -> str:
+    def _note(self, runs: Sequence[Settings], measured: Sequence[Measured]) -> str:
+        """Say what stands below a figure: what was left out of the paper's grid, and what is missing of the rest."""
         out = self.extent.left_out()
+        absent = len(runs) - len(measured)
+        if absent:
+            out.append(f"{absent:,} of {len(runs):,} runs, which are not in the store")
+            if out[-1] not in self.made.left_out:
+                self.made.left_out.append(out[-1])
         return f"left out of the paper's grid: {'; '.join(out)}" if out else ""
 
     def fig1(self) -> None:
@@ -102,10 +108,10 @@ class Reproducer:
 
     def fig2(self) -> None:
         """Figure 2, and the runs behind it."""
-        self._sweep("fig2", self.extent.fig2())
-        measured = results(self.store, self.extent.fig2())
-        self._need("fig2", measured)
-        self.made.files += heatmaps.fig2(Table(measured), self.folder, self.extent.task, self._note)
+        runs = self.extent.fig2()
+        measured = self._measured("fig2", runs)
+        note = self._note(runs, measured)
+        self.made.files += heatmaps.fig2(Table(measured), self.folder, self.extent.task, note)
         path = self.folder / f"fig2-{self.extent.task}-runs.csv"
         write_csv(path, measured)
         self.made.files.append(path)
@@ -120,13 +126,11 @@ class Reproducer:
 
     def fig5(self) -> None:
         """Figure 5."""
-        tables = {}
-        for source in ("known", "fedau"):
-            self._sweep("fig5", self.extent.fig5(source))
-            measured = results(self.store, self.extent.fig5(source))
-            self._need("fig5", measured)
-            tables[source] = Table(measured)
-        self.made.files += heatmaps.fig5(tables["known"], tables["fedau"], self.folder, self.extent.task, self._note)
+        runs = {source: self.extent.fig5(source) for source in ("known", "fedau")}
+        found = {source: self._measured("fig5", listed) for source, listed in runs.items()}
+        note = self._note([*runs["known"], *runs["fedau"]], [*found["known"], *found["fedau"]])
+        known, estimated = (Table(measured) for measured in found.values())
+        self.made.files += heatmaps.fig5(known, estimated, self.folder, self.extent.task, note)
 
     def everything(self, *, draw: bool) -> None:
         """All figures and the table of claims, or the table alone."""
@@ -137,8 +141,10 @@ class Reproducer:
             self._sweep("fig1", fig1.runs(self.fig1_runs))
             self._sweep("fig2", self.extent.fig2())
             self._sweep("fig5", self.extent.fig5("fedau"))
-        known = Table(results(self.store, self.extent.fig2()))
-        estimated = Table(results(self.store, self.extent.fig5("fedau")))
+        runs, guessed = self.extent.fig2(), self.extent.fig5("fedau")
+        measured, found = results(self.store, runs), results(self.store, guessed)
+        self._note([*runs, *guessed], [*measured, *found])
+        known, estimated = Table(measured), Table(found)
         self.made.claims = [
             claims.fig1_claim(fig1.curves(self.store, self.fig1_runs)),
             *claims.fig2_claims(known),
@@ -158,10 +164,8 @@ class Reproducer:
         self.made.files += [stem.with_suffix(".md"), stem.with_suffix(".csv")]
 
     def _line(self, name: str, runs: list[Settings], draw: Callable[[Table, Path, str, str], list[Path]]) -> None:
-        self._sweep(name, runs)
-        measured = results(self.store, runs)
-        self._need(name, measured)
-        self.made.files += draw(Table(measured), self.folder, self.extent.task, self._note)
+        measured = self._measured(name, runs)
+        self.made.files += draw(Table(measured), self.folder, self.extent.task, self._note(runs, measured))
 
     def _sweep(self, name: str, runs: list[Settings]) -> None:
         if self.run:
@@ -174,9 +178,13 @@ class Reproducer:
             )
             self.made.progress.append(done)
 
-    def _need(self, name: str, measured: Sequence[object]) -> None:
-        if not measured:
+    def _measured(self, name: str, runs: list[Settings]) -> list[Measured]:
+        """Run what is missing, and return what the store has."""
+        self._sweep(name, runs)
+        found = results(self.store, runs)
+        if not found:
             raise fail("store", str(self.store.folder), f"has no run of {name}: leave out --draw-only to run them")
+        return found
 
 
 def extent(

@@ -55,7 +55,8 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
     batches = []
     for members in groups.values():
         model = perceptron(members[0].task) if eligible(members[0]) else None
-        size = 1 if model is None else width(model)
+        most = 1 if model is None else width(model)
+        size = -(-len(members) // -(-len(members) // most))  # of equal size: workers end together
         cuts = range(0, len(members), size)
         batches += [Batch(tuple(members[cut : cut + size]), model is not None) for cut in cuts]
     return batches

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from ..checks import InvalidInput, positive_int
@@ -43,12 +43,17 @@ def processes(workers: int | None = None) -> Executor:
         waiting, again = list(batches), set[int]()
         while waiting:
             lost: list[Batch] = []
+            others = set(active_children())
             pool = ProcessPoolExecutor(
                 min(count, len(waiting)), get_context("spawn"), initializer=_as_worker, initargs=(os.getpid(),)
             )
             try:
                 # Few are handed to the pool at a time: fewer are lost when it breaks.
                 yield from _pooled(pool, waiting, lost, count + 1)
+            except BaseException:  # Ctrl-C: do not wait for batches whose results nobody will take
+                for worker in set(active_children()) - others:
+                    worker.terminate()
+                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
             # A worker that dies (killed, out of memory) breaks its pool. What was in it is tried once more.

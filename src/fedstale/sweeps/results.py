@@ -76,7 +76,8 @@ def write_csv(path: Path, table: Sequence[Measured]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*varied, "accuracy_tail", *names, "note"])
+        # A setting and a metric may have one name: β as it was set, and as it was in the last round.
+        writer.writerow([*varied, "accuracy_tail", *(f"last_{name}" for name in names), "note"])
         for row, record in zip(table, records, strict=True):
             numbers = [_text(row.metrics.get(name)) for name in names]
             writer.writerow([*(record[name] for name in varied), _text(row.accuracy), *numbers, row.note])
