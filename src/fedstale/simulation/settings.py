@@ -119,14 +119,19 @@ def settings(**given: Any) -> Settings:
         raise fail(where, first["input"], first["msg"][0].lower() + first["msg"][1:]) from None
 
 
-def from_toml(path: Path, **changes: Any) -> Settings:
-    """Read settings from a TOML file; `changes` win over what stands there."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; one that cannot be read gives one line that says why."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+
+
+def from_toml(path: Path, **changes: Any) -> Settings:
+    """Read settings from a TOML file; `changes` win over what stands there."""
+    found = read_toml(path)
     try:
         return settings(**{**found, **changes})
     except InvalidInput as error:

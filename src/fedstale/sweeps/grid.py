@@ -15,14 +15,13 @@ cases = [{ rule = "fedavg" }, { rule = "fedstale", beta = "auto" }]   # settings
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..checks import InvalidInput, fail, unknown
-from ..simulation.settings import Settings, settings
+from ..simulation.settings import Settings, read_toml, settings
 
 CASES = "cases"
 TASK_GRID = "grid"
@@ -96,12 +95,7 @@ def from_file(path: Path) -> Grid:
     """Read a grid from a TOML file, or from a Python file that sets `grid`."""
     if path.suffix == ".py":
         return _from_python(path)
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+    found = read_toml(path)
     try:
         for key in found:
             if key not in ("name", "settings", "grid"):
