@@ -163,6 +163,8 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a shell lets its background jobs ignore Ctrl-C, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("fedstale-runs/runs/*/checkpoint/state.safetensors")):

@@ -82,12 +82,17 @@ def test_reproduce(tmp_path: Path) -> None:
     assert (tmp_path / "o" / "fig4-digits-mlp.png").exists()
 
 
+def hear_ctrl_c() -> None:
+    """Undo that a shell lets its background jobs ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "long.toml"
     file.write_text("[grid]\np_min = [0.5, 0.002]\nbeta = [0.0, 1.0]\n")
     command = [sys.executable, "-m", "fedstale", "sweep", str(file), "--store", str(tmp_path / "s"), "--workers", "1"]
-    process = subprocess.Popen([*command, "-q"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "-q"], stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c)
     deadline = time.monotonic() + 120
     finished = 0
     while finished < 2 and time.monotonic() < deadline:
