@@ -46,6 +46,7 @@ format: $(VENV)/.installed-all
 
 bench: $(VENV)/.installed-all
 	$(BIN)/python benchmarks/server_step.py
+	$(BIN)/python benchmarks/round.py
 
 clean:
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build
