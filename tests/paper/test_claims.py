@@ -120,3 +120,14 @@ def test_figure_1() -> None:
 def test_markdown() -> None:
     text = claims.markdown([Claim("a", "b", HELD)])
     assert text.splitlines()[-1] == "| a | b | **held** |"
+
+
+def test_auto_against_the_beta_that_other_seeds_chose() -> None:
+    def flat(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
+        return 0.8 + (0.01 if beta == "auto" else 0.0) + 0.0001 * seed
+
+    chosen, fresh = Table(measured(as_the_paper_says)), Table(measured(flat))
+    row = claims.fresh_claims(fresh, chosen)[0]
+    assert row.verdict == HELD
+    assert "+1.00 ± 0.00" in row.measured
+    assert claims.fresh_claims(Table([]), chosen) == []

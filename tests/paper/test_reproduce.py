@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -87,3 +89,45 @@ def test_wrong_names() -> None:
         extent("digist")
     with pytest.raises(InvalidInput, match="at least one value"):
         extent("digits-mlp", swaps=())
+
+
+def test_fresh_seeds_run_at_the_rates_that_the_others_chose(tmp_path: Path) -> None:
+    axes = {**small(betas=(0.0, 1.0, "auto")), "swaps": (0.0,), "rates": (1.0, 0.001), "seeds": 2}
+    chosen = extent("digits-mlp", **axes)  # type: ignore[arg-type]
+    with Store.open(tmp_path / "store") as store:
+        plain = Reproducer(store, tmp_path / "out", chosen).reproduce("fig2")
+        made = Reproducer(store, tmp_path / "out", chosen, fresh=3).reproduce("fig2")
+        assert [(one.stored, one.done) for one in made.progress] == [(12, 0), (0, 9)]
+        check(made.files)
+        assert not set(plain.files) & set(made.files)
+        tuned_on = {(cell.beta, cell.lr) for cell in cells(tmp_path / "out" / "fig2-digits-mlp.csv")}
+        fresh = cells(tmp_path / "out" / "fig2-digits-mlp-fresh.csv")
+        assert {(cell.beta, cell.lr) for cell in fresh} == tuned_on
+        assert {cell.seeds for cell in fresh} == {"3"}
+        assert {info.config["seed"] for info in store.runs()} == {0, 1, 2, 3, 4}
+        claims = Reproducer(store, tmp_path / "out", chosen, run=False, fresh=3).reproduce("claims").claims
+        assert any("the seeds that chose the rate" in row.claim for row in claims)
+
+
+def test_a_change_of_the_setting_is_said(tmp_path: Path) -> None:
+    axes = {**small(betas=(0.0, 1.0)), "swaps": (0.6,)}
+    chosen = extent("digits-mlp", changed={"batch_size": 8}, **axes)  # type: ignore[arg-type]
+    with Store.open(tmp_path / "store") as store:
+        made = Reproducer(store, tmp_path / "out", chosen).reproduce("fig4")
+        assert "batch_size is 8, not the paper's" in made.left_out
+        assert {info.config["batch_size"] for info in store.runs()} == {8}
+    with pytest.raises(InvalidInput, match="is an axis of the figures"):
+        extent("digits-mlp", changed={"swap": 0.3})
+    with pytest.raises(InvalidInput, match="batch_sise"):
+        extent("digits-mlp", changed={"batch_sise": 8}).fig4()
+
+
+class Line(NamedTuple):
+    beta: str
+    lr: str
+    seeds: str
+
+
+def cells(path: Path) -> list[Line]:
+    with open(path, encoding="utf-8") as file:
+        return [Line(row["beta"], row["lr"], row["seeds"]) for row in csv.DictReader(file)]

@@ -29,6 +29,13 @@ def reproduce(
     beta: Annotated[str, typer.Option(help="Only these β: numbers, auto, auto-per-client.")] = "",
     lr: Annotated[str, typer.Option(help="Only these learning rates.")] = "",
     seeds: Annotated[int | None, typer.Option(help="How many seeds; the paper has 3.", min=1)] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting other than the paper's, such as batch_size=32."),
+    ] = None,
+    fresh_seeds: Annotated[
+        int, typer.Option(help="Show so many other seeds, at the rates that the first ones chose.", min=0)
+    ] = 0,
     draw_only: Annotated[bool, typer.Option("--draw-only", help="Run nothing: draw what the store has.")] = False,
     workers: Workers = None,
     ray: Ray = None,
@@ -47,7 +54,8 @@ def reproduce(
     }
     if axes["betas"]:
         axes["betas"] = [float(value) if isinstance(value, int) else value for value in axes["betas"]]
-    chosen = extent(task, quick=quick, seeds=seeds, **axes)
+    changed = dict(_pair(text) for text in change or [])
+    chosen = extent(task, quick=quick, seeds=seeds, changed=changed, **axes)
     began = time.monotonic()
     with Store.open(store) as opened, bar(what, quiet=quiet) as report:
 
@@ -56,8 +64,17 @@ def reproduce(
 
         runs = QUICK_FIG1_RUNS if quick else fig1.RUNS
         work = executor(workers, ray)
-        made = Reproducer(opened, out, chosen, runs, work, not draw_only, show).reproduce(what)
+        made = Reproducer(opened, out, chosen, runs, work, not draw_only, fresh_seeds, show).reproduce(what)
     _tell(made, time.monotonic() - began)
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    from ..checks import fail
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise fail("--set", text, "must be NAME=VALUE")
+    return name.strip().replace("-", "_"), number_or_text(value.strip())
 
 
 def _numbers(flag: str, text: str) -> list[float] | None:

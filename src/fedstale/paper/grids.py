@@ -34,6 +34,8 @@ class Extent:
         What is learned.
     p_min, swaps, betas, seeds, rates
         The values that are run.
+    changed
+        Settings of every run that differ from the paper's, such as a smaller batch.
     """
 
     task: str
@@ -42,6 +44,7 @@ class Extent:
     betas: tuple[float | str, ...] = (*BETAS, *AUTOS)
     seeds: tuple[int, ...] = SEEDS
     rates: tuple[float, ...] = ()
+    changed: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def full(cls, task: str) -> Extent:
@@ -72,7 +75,7 @@ class Extent:
                 missing.append(f"{label} {shown}")
         if len(self.seeds) < len(SEEDS):
             missing.append(f"{len(SEEDS) - len(self.seeds)} of {len(SEEDS)} seeds")
-        return missing
+        return [*missing, *(f"{name} is {value}, not the paper's" for name, value in self.changed)]
 
     def fig2(self, probabilities: str = "known") -> list[Settings]:
         """Every cell of the heat map."""
@@ -94,5 +97,5 @@ class Extent:
         self, name: str, p_min: tuple[float, ...], swaps: tuple[float, ...], probabilities: str = "known"
     ) -> list[Settings]:
         axes = {"p_min": p_min, "seed": self.seeds, "swap": swaps, "beta": self.betas, "lr": self.rates}
-        common = {"task": self.task, "rule": "fedstale", "probabilities": probabilities}
+        common = {"task": self.task, "rule": "fedstale", "probabilities": probabilities, **dict(self.changed)}
         return Grid(name, common, axes).runs()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..checks import fail
 from ..simulation.settings import Settings
 from ..store import Store
-from ..sweeps import Measured, Progress, results, sweep, write_csv
+from ..sweeps import Measured, Progress, results, sweep, tuned, write_csv
 from ..sweeps.executors import Executor, in_process
 from . import claims, curves, fig1, heatmaps
 from .grids import Extent
@@ -61,6 +62,9 @@ class Reproducer:
         Where runs are done.
     run
         False draws what the store has and runs nothing.
+    fresh
+        Seeds beside those of the extent: each rate is chosen on the extent's seeds, and Figures 2 to 5 and the claims
+        are made of runs at that rate with so many other seeds. 0: of the runs that chose the rate, as in the paper.
     report
         Told the name and the progress of every sweep.
     """
@@ -71,6 +75,7 @@ class Reproducer:
     fig1_runs: int = fig1.RUNS
     executor: Executor = in_process
     run: bool = True
+    fresh: int = 0
     report: Callable[[str, Progress], None] = lambda name, progress: None
     made: Reproduction = field(default_factory=Reproduction)
 
@@ -99,7 +104,11 @@ class Reproducer:
             out.append(f"{absent:,} of {len(runs):,} runs, which are not in the store")
             if out[-1] not in self.made.left_out:
                 self.made.left_out.append(out[-1])
-        return f"left out of the paper's grid: {'; '.join(out)}" if out else ""
+        said = [f"left out of the paper's grid: {'; '.join(out)}"] if out else []
+        if self.fresh:
+            last = max(self.extent.seeds)
+            said.insert(0, f"rates chosen on seeds up to {last}, shown: seeds {last + 1} to {last + self.fresh}")
+        return "; ".join(said)
 
     def fig1(self) -> None:
         """Figure 1."""
@@ -108,11 +117,10 @@ class Reproducer:
 
     def fig2(self) -> None:
         """Figure 2, and the runs behind it."""
-        runs = self.extent.fig2()
-        measured = self._measured("fig2", runs)
+        runs, measured = self._measured("fig2", self.extent.fig2())
         note = self._note(runs, measured)
-        self.made.files += heatmaps.fig2(Table(measured), self.folder, self.extent.task, note)
-        path = self.folder / f"fig2-{self.extent.task}-runs.csv"
+        self.made.files += heatmaps.fig2(Table(measured), self.folder, self.name, note)
+        path = self.folder / f"fig2-{self.name}-runs.csv"
         write_csv(path, measured)
         self.made.files.append(path)
 
@@ -126,23 +134,20 @@ class Reproducer:
 
     def fig5(self) -> None:
         """Figure 5."""
-        runs = {source: self.extent.fig5(source) for source in ("known", "fedau")}
-        found = {source: self._measured("fig5", listed) for source, listed in runs.items()}
-        note = self._note([*runs["known"], *runs["fedau"]], [*found["known"], *found["fedau"]])
-        known, estimated = (Table(measured) for measured in found.values())
-        self.made.files += heatmaps.fig5(known, estimated, self.folder, self.extent.task, note)
+        exact, known = self._measured("fig5", self.extent.fig5("known"))
+        guessed, estimated = self._measured("fig5", self.extent.fig5("fedau"))
+        note = self._note([*exact, *guessed], [*known, *estimated])
+        self.made.files += heatmaps.fig5(Table(known), Table(estimated), self.folder, self.name, note)
 
     def everything(self, *, draw: bool) -> None:
         """All figures and the table of claims, or the table alone."""
         if draw:
             for name in FIGURES:
                 getattr(self, name)()
-        elif self.run:
+        else:
             self._sweep("fig1", fig1.runs(self.fig1_runs))
-            self._sweep("fig2", self.extent.fig2())
-            self._sweep("fig5", self.extent.fig5("fedau"))
-        runs, guessed = self.extent.fig2(), self.extent.fig5("fedau")
-        measured, found = results(self.store, runs), results(self.store, guessed)
+        runs, measured = self._found("fig2", self.extent.fig2())
+        guessed, found = self._found("fig5", self.extent.fig5("fedau"))
         self._note([*runs, *guessed], [*measured, *found])
         known, estimated = Table(measured), Table(found)
         self.made.claims = [
@@ -152,10 +157,13 @@ class Reproducer:
             *claims.fig5_claims(known, estimated),
             *claims.auto_claims(known),
         ]
+        if self.fresh:
+            chosen = Table(results(self.store, self.extent.fig2()))
+            self.made.claims += claims.fresh_claims(known, chosen)
         self._write_claims()
 
     def _write_claims(self) -> None:
-        stem = self.folder / f"claims-{self.extent.task}"
+        stem = self.folder / f"claims-{self.name}"
         stem.with_suffix(".md").write_text(claims.markdown(self.made.claims), encoding="utf-8")
         with open(stem.with_suffix(".csv"), "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -164,11 +172,11 @@ class Reproducer:
         self.made.files += [stem.with_suffix(".md"), stem.with_suffix(".csv")]
 
     def _line(self, name: str, runs: list[Settings], draw: Callable[[Table, Path, str, str], list[Path]]) -> None:
-        measured = self._measured(name, runs)
-        self.made.files += draw(Table(measured), self.folder, self.extent.task, self._note(runs, measured))
+        runs, measured = self._measured(name, runs)
+        self.made.files += draw(Table(measured), self.folder, self.name, self._note(runs, measured))
 
     def _sweep(self, name: str, runs: list[Settings]) -> None:
-        if self.run:
+        if self.run and runs:
             done = sweep(
                 runs,
                 self.store,
@@ -178,13 +186,32 @@ class Reproducer:
             )
             self.made.progress.append(done)
 
-    def _measured(self, name: str, runs: list[Settings]) -> list[Measured]:
-        """Run what is missing, and return what the store has."""
+    def _found(self, name: str, runs: list[Settings]) -> tuple[list[Settings], list[Measured]]:
+        """Run what is missing; return the runs that the figure shows, and what the store has of them."""
         self._sweep(name, runs)
-        found = results(self.store, runs)
+        if self.fresh:
+            runs = fresh_runs(results(self.store, runs), self.extent.seeds, self.fresh)
+            self._sweep(f"{name}, fresh seeds", runs)
+        return runs, results(self.store, runs)
+
+    def _measured(self, name: str, runs: list[Settings]) -> tuple[list[Settings], list[Measured]]:
+        """Like `_found`, for a figure that cannot be drawn of nothing."""
+        shown, found = self._found(name, runs)
         if not found:
             raise fail("store", str(self.store.folder), f"has no run of {name}: leave out --draw-only to run them")
-        return found
+        return shown, found
+
+    @property
+    def name(self) -> str:
+        """What files and titles call the task: figures of fresh seeds do not overwrite the others."""
+        return f"{self.extent.task}-fresh" if self.fresh else self.extent.task
+
+
+def fresh_runs(measured: Sequence[Measured], tuned_on: Sequence[int], count: int) -> list[Settings]:
+    """Return the tuned cells at their best rates with other seeds: nothing was chosen by what these runs give."""
+    first = max(tuned_on) + 1
+    seeds = range(first, first + count)
+    return [cell.runs[0].settings.but(seed=seed) for cell in tuned(measured) for seed in seeds]
 
 
 def extent(
@@ -196,8 +223,16 @@ def extent(
     betas: Sequence[float | str] | None = None,
     seeds: int | None = None,
     rates: Sequence[float] | None = None,
+    changed: Mapping[str, Any] | None = None,
 ) -> Extent:
     """Choose how much is run: the whole grid, the quick part of it, or chosen values of some axes."""
     chosen = Extent.quick(task) if quick else Extent.full(task)
     numbers = None if seeds is None else range(seeds)
-    return chosen.but(p_min=p_min, swaps=swaps, betas=betas, seeds=numbers, rates=rates)
+    return chosen.but(p_min=p_min, swaps=swaps, betas=betas, seeds=numbers, rates=rates, changed=_allowed(changed))
+
+
+def _allowed(changed: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...] | None:
+    """Refuse to change what the figures vary themselves."""
+    for name in set(changed or ()) & {"task", "rule", "beta", "p_min", "swap", "lr", "seed", "probabilities"}:
+        raise fail("--set", name, "is an axis of the figures: use the option for it")
+    return tuple(changed.items()) if changed else None
