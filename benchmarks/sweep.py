@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from fedstale.store import Store
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.plain_loop import PlainLoop
+from benchmarks.tree import Peak
 
 P_MIN, LR = 0.1, 0.1
 
@@ -100,16 +100,13 @@ def fig2(workers: int) -> dict[str, float]:
             share = progress.worked / max(progress.work, 1)
             print(f"\r{progress.done} of {progress.total} runs, {share:.0%} of the rounds", end="", flush=True)
 
-        progress = sweeps.sweep(runs, store, name="fig2", executor=sweeps.processes(workers), report=report)
+        with Peak() as peak:
+            progress = sweeps.sweep(runs, store, name="fig2", executor=sweeps.processes(workers), report=report)
         print()
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of the largest child
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "runs": progress.done - len(progress.failures),
         "minutes": (time.perf_counter() - began) / 60,
-        "processor minutes of the workers": (used.ru_utime + used.ru_stime) / 60,
-        "peak GB": (own + workers * child) / 2**20,
+        "peak GB": peak.bytes / 2**30,
     }
 
 
