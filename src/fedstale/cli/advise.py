@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsons
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import numpy as np
 import typer
 
 from ..checks import InvalidInput, fail
-from .options import Json
+from .options import Json, print_json
 
 if TYPE_CHECKING:
     from ..advice import Advice
@@ -51,7 +50,7 @@ def advise(
         values = np.array(_parse(p or ""))
     advice = think(values, params, correlation)
     if json:
-        typer.echo(jsons.dumps({**asdict(advice), "never_seen": never}))
+        print_json({**asdict(advice), "never_seen": never})
         return
     _show(advice, intervals, never)
 

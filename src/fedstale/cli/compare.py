@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsons
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checks import fail
-from .options import Json, screen, with_settings
+from .options import Json, print_json, screen, with_settings
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ..simulation import Comparison, Method
+    from ..simulation.comparison import Cell
 
 SETTING = {"p_min": 0.05, "swap": 1.0}
 """The default setting: rare clients who disagree about two labels, so that bias, variance and staleness all show."""
@@ -66,17 +66,21 @@ def compare(
     comparison.to_csv(out / "comparison.csv")
     pictures = comparison_picture(comparison, out / "comparison")
     if json:
-        rows = [
-            {
-                key: value if isinstance(value, str) else value.mean if value.count else None
-                for key, value in row.items()
-            }
-            for row in comparison.rows()
-        ]
-        typer.echo(jsons.dumps(rows))
+        print_json([_flat(row) for row in comparison.rows()])
         return
     screen().print(table(comparison))
     typer.echo(f"table: {out / 'comparison.csv'}   pictures: {', '.join(str(path) for path in pictures)}")
+
+
+def _flat(row: dict[str, Cell | str]) -> dict[str, float | int | str]:
+    """A row by the names of the columns of comparison.csv: mean, standard error and number of seeds."""
+    flat: dict[str, float | int | str] = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            flat[name] = value
+        else:
+            flat |= {name: value.mean, f"{name} error": value.error, f"{name} seeds": value.count}
+    return flat
 
 
 def _method(text: str) -> Method:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json as jsons
 from typing import Annotated
 
 import typer
 
-from .options import Json
+from .options import Json, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: list, fetch, where.")
 
@@ -22,7 +21,7 @@ def list_(json: Json = False) -> None:
 
     rows = data.available()
     if json:
-        typer.echo(jsons.dumps([row._asdict() if hasattr(row, "_asdict") else vars(row) for row in rows], default=str))
+        print_json([row._asdict() if hasattr(row, "_asdict") else vars(row) for row in rows])
         return
     table = Table()
     for heading in ("data set", "train", "test", "here"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json as jsons
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union, get_args, get_origin
 
+import numpy as np
 import typer
 
 from ..checks import fail
@@ -20,6 +22,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 StorePath = Annotated[
     Path | None, typer.Option("--store", help="Folder of the store; default FEDSTALE_STORE or ./fedstale-runs.")
 ]
+
+
+def print_json(value: Any) -> None:
+    """Print JSON and nothing else on standard output; numbers that JSON has no word for (NaN, ∞) become null."""
+    typer.echo(jsons.dumps(_finite(value), default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def screen() -> Console:

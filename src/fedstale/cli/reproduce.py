@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import StorePath, number_or_text, screen
-from .sweep import Quiet, Ray, Workers, bar, executor
+from .options import Json, StorePath, number_or_text, print_json, screen
+from .sweep import Quiet, Ray, Workers, bar, executor, numbers_of, tell_failures
 
 if TYPE_CHECKING:
     from ..paper.reproduce import Reproduction
@@ -40,6 +41,7 @@ def reproduce(
     workers: Workers = None,
     ray: Ray = None,
     quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Run (or resume) what a figure of the paper needs, and draw it as PNG, SVG and CSV."""
     from ..paper import fig1
@@ -57,7 +59,7 @@ def reproduce(
     changed = dict(_pair(text) for text in change or [])
     chosen = extent(task, quick=quick, seeds=seeds, changed=changed, **axes)
     began = time.monotonic()
-    with Store.open(store) as opened, bar(what, quiet=quiet) as report:
+    with Store.open(store) as opened, bar(what, quiet=quiet or json) as report:
 
         def show(name: str, progress: Progress) -> None:
             report(progress)
@@ -65,7 +67,15 @@ def reproduce(
         runs = QUICK_FIG1_RUNS if quick else fig1.RUNS
         work = executor(workers, ray)
         made = Reproducer(opened, out, chosen, runs, work, not draw_only, fresh_seeds, show).reproduce(what)
-    _tell(made, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if json:
+        claims = [asdict(claim) for claim in made.claims]
+        files = [str(path) for path in made.files]
+        told = {"figure": what, **numbers_of(*made.progress), "seconds": seconds, "files": files}
+        print_json({**told, "left_out": made.left_out, "claims": claims})
+    else:
+        _tell(made, seconds)
+    tell_failures(made.progress)
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -99,13 +109,6 @@ def _tell(made: Reproduction, seconds: float) -> None:
             table.add_row(row.claim, row.measured, row.verdict)
         screen().print(table)
     ran = sum(progress.done for progress in made.progress)
-    failures = [failure for progress in made.progress for failure in progress.failures]
     typer.echo(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
     if made.left_out:
         typer.echo(f"left out of the paper's grid: {'; '.join(made.left_out)}")
-    for one, reason in failures[:20]:
-        typer.echo(
-            f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True
-        )
-    if failures:
-        raise typer.Exit(1)

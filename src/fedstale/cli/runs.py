@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json as jsons
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
-from ..checks import Float, InvalidInput
-from .options import Json, StorePath, screen
+from ..checks import InvalidInput
+from .chart import chart, spark
+from .options import Json, StorePath, print_json, screen
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..store import RunInfo
 
 app = typer.Typer(no_args_is_help=True, help="Runs in the store: list, show, export, delete.")
@@ -28,6 +31,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List runs, the newest first."""
+    from rich.markup import escape
     from rich.table import Table
 
     from ..store import Store
@@ -35,7 +39,7 @@ def list_(
     with Store.open(store, create=False, read_only=True) as opened:
         found = opened.runs(status=status, limit=limit)
     if json:
-        typer.echo(jsons.dumps([_plain(info) for info in found]))
+        print_json([_plain(info) for info in found])
         return
     table = Table()
     for heading in ("run", "task", "rule", "p_min", "swap", "seed", "status", "rounds", "accuracy"):
@@ -47,8 +51,8 @@ def list_(
         accuracy = info.summary.get("accuracy")
         table.add_row(
             info.id,
-            str(config.get("task", "")),
-            f"{config.get('rule', info.name or '')}{beta}",
+            escape(str(config.get("task", ""))),
+            escape(f"{config.get('rule', info.name or '')}{beta}"),
             f"{config.get('p_min', '')}",
             f"{config.get('swap', '')}",
             f"{config.get('seed', '')}",
@@ -72,21 +76,42 @@ def show(
         kept = opened.run(run)
         info, metrics = kept.info(), kept.metrics()
     if json:
-        columns = {name: [None if np.isnan(v) else float(v) for v in values] for name, values in metrics.items()}
-        typer.echo(jsons.dumps({**_plain(info), "metrics": columns}))
+        print_json({**_plain(info), "metrics": {name: values.tolist() for name, values in metrics.items()}})
         return
+    from rich.text import Text
+
     console = screen()
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
-    console.print(
-        f"[bold]{info.id}[/]  {info.status}  {info.rounds_done}/{info.rounds_total or '?'} rounds  begun {begun}"
-    )
-    console.print({key: value for key, value in info.config.items() if value not in (None, {}, "")})
-    console.print({key: round(value, 5) for key, value in info.summary.items()})
-    for name in ("accuracy", "excess_loss"):
-        values = np.asarray(metrics.get(name, np.array([])), dtype=np.float64)
-        if np.isfinite(values).any():
-            console.print(f"\n{name} over rounds")
-            console.print(chart(values, width=min(72, console.width - 14)), highlight=False)
+    rounds = f"{info.rounds_done}/{info.rounds_total or '?'} rounds"
+    console.print(Text.assemble((info.id, "bold"), f"  {info.name or ''}  {info.status}  {rounds}  begun {begun}"))
+    if info.message:
+        console.print(Text(info.message, "red"))
+    given = {key: value for key, value in info.config.items() if value not in (None, {}, "")}
+    console.print(Text("  ".join(f"{key} {value}" for key, value in given.items()), "dim"), highlight=False)
+    _draw(console, metrics)
+    console.print(Text("last: " + "  ".join(f"{key} {value:.5g}" for key, value in info.summary.items())))
+
+
+def _draw(console: Console, metrics: dict[str, NDArray[Any]]) -> None:
+    """One chart of what the run is judged by, and a line for each of some others."""
+    from rich.text import Text
+
+    rounds = metrics["round"].astype(np.float64)
+    known = {name: values for name, values in metrics.items() if name != "round" and np.isfinite(values).any()}
+    width = max(10, min(72, console.width - 12))
+    plain = console.options.ascii_only
+    main = next((name for name in ("accuracy", "excess_loss", "test_loss") if name in known), None)
+    if main is not None:
+        form = "{:.1%}".format if main == "accuracy" else "{:.4g}".format
+        drawn = chart(rounds, known[main], width=width, ascii_only=plain, form=form)
+        console.print(Text(f"\n{main} over rounds\n{drawn}\n"), highlight=False, no_wrap=True)
+    wanted = ("accuracy_group0", "accuracy_group1", "train_loss", "beta", "participants", "staleness_max")
+    for name in wanted:
+        if name in known:
+            values = known[name]
+            low, high = float(np.nanmin(values)), float(np.nanmax(values))
+            drawn = spark(rounds, values, width=max(5, min(48, console.width - 36)), ascii_only=plain)
+            console.print(Text(f"{name:<16}{drawn}  {low:.4g} to {high:.4g}"), highlight=False, no_wrap=True)
 
 
 @app.command()
@@ -126,19 +151,3 @@ def delete(
 
 def _plain(info: RunInfo) -> dict[str, object]:
     return {**asdict(info), "folder": str(info.folder)}
-
-
-def chart(values: Float, width: int = 72, height: int = 10) -> str:
-    """A curve in characters: the mean of each column's rounds, with the range on the left."""
-    cuts = np.array_split(values, min(width, len(values)))
-    means = np.array([np.nanmean(cut) if np.isfinite(cut).any() else np.nan for cut in cuts])
-    low, high = float(np.nanmin(means)), float(np.nanmax(means))
-    level = np.zeros(len(means)) if high == low else (means - low) / (high - low)
-    rows = []
-    for row in range(height - 1, -1, -1):
-        marks = "".join("•" if np.isfinite(x) and round(float(x) * (height - 1)) == row else " " for x in level)
-        label = f"{high:.4g}" if row == height - 1 else f"{low:.4g}" if row == 0 else ""
-        rows.append(f"{label:>9} │{marks}")
-    return "\n".join(
-        [*rows, f"{'':>9} └{'─' * len(means)}", f"{'':>10} 1{'':>{max(len(means) - 7, 1)}}{len(values):>6}"]
-    )

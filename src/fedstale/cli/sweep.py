@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..checks import fail
-from .options import StorePath
+from .options import Json, StorePath, print_json
 
 if TYPE_CHECKING:
-    from ..sweeps import Progress
+    from ..sweeps import Cell, Progress
     from ..sweeps.executors import Executor
 
 Workers = Annotated[
@@ -35,6 +35,7 @@ def sweep(
     tune: Annotated[bool, typer.Option("--tune", help="Print each method at its best learning rate.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
     quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Run every combination of a grid; what the store has already is not run again."""
     from .. import sweeps
@@ -47,23 +48,40 @@ def sweep(
             left = sweeps.missing(opened, runs)
             batches = sweeps.plan(left)
             together = sum(len(batch.runs) for batch in batches if batch.lockstep)
+            if json:
+                numbers = {"runs": len(runs), "stored": len(runs) - len(left), "to_do": len(left)}
+                print_json({"sweep": grid.name, **numbers, "batches": len(batches), "lockstep": together})
+                return
             typer.echo(
                 f"{grid.name}: {len(runs)} runs, {len(runs) - len(left)} in the store, {len(left)} to do in "
                 f"{len(batches)} batches ({together} of them in lock-step)"
             )
             return
-        with bar(grid.name, quiet=quiet) as report:
+        with bar(grid.name, quiet=quiet or json) as report:
             progress = sweeps.sweep(runs, opened, name=grid.name, executor=executor(workers, ray), report=report)
         table = sweeps.results(opened, runs)
         if out is not None:
             sweeps.write_csv(out, table)
-        if tune:
-            for cell in sweeps.tuned(table):
-                one = cell.runs[0].settings
-                where = f"p_min {one.p_min:g}, swap {one.swap:g}"
-                rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
-                typer.echo(f"{where}, {one.label}: {cell.mean:.2%} ± {cell.error:.2%} at lr {rate}")
-    tell(progress, f"results: {out}" if out else f"store: {opened.folder}")
+        cells = sweeps.tuned(table) if tune else []
+    if json:
+        told = {"sweep": grid.name, **numbers_of(progress), "results": str(out) if out else None}
+        print_json({**told, "tuned": [_cell(cell) for cell in cells]})
+    else:
+        for cell in cells:
+            one = cell.runs[0].settings
+            rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
+            where = f"p_min {one.p_min:g}, swap {one.swap:g}"
+            typer.echo(f"{where}, {one.label}: {cell.mean:.2%} ± {cell.error:.2%} at lr {rate}")
+        ran = progress.done - len(progress.failures)
+        where = f"results: {out}" if out else f"store: {opened.folder}"
+        typer.echo(f"{progress.total} runs: {progress.stored} were in the store, {ran} ran now. {where}")
+    tell_failures([progress])
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    one = cell.runs[0].settings
+    where = {"task": one.task, "p_min": one.p_min, "swap": one.swap, "rule": one.rule, "beta": one.beta}
+    return {**where, "lr": cell.lr, "accuracy": cell.mean, "error": cell.error, "seeds": len(cell.runs)}
 
 
 def executor(workers: int | None, ray: str | None) -> Executor:
@@ -121,14 +139,24 @@ def interruptible() -> Iterator[None]:
         raise
 
 
-def tell(progress: Progress, where: str) -> None:
-    """Say how a sweep ended; failures are listed, and make the exit code 1."""
-    ran = progress.done - len(progress.failures)
-    typer.echo(f"{progress.total} runs: {progress.stored} were in the store, {ran} ran now. {where}")
-    for one, reason in progress.failures[:20]:
+def numbers_of(*progress: Progress) -> dict[str, Any]:
+    """How sweeps ended, for JSON."""
+    failures = [{"settings": one.record(), "reason": reason} for each in progress for one, reason in each.failures]
+    return {
+        "runs": sum(each.total for each in progress),
+        "stored": sum(each.stored for each in progress),
+        "ran": sum(each.done for each in progress) - len(failures),
+        "failed": failures,
+    }
+
+
+def tell_failures(progress: Sequence[Progress]) -> None:
+    """List the runs that failed; they make the exit code 1."""
+    failures = [failure for each in progress for failure in each.failures]
+    for one, reason in failures[:20]:
         typer.echo(
             f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True
         )
-    if progress.failures:
-        typer.echo(f"{len(progress.failures)} runs failed; the same command tries them again", err=True)
+    if failures:
+        typer.echo(f"{len(failures)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(1)

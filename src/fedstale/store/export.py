@@ -34,7 +34,7 @@ def write_csv(store: Store, target: str | Path | IO[str], runs: Iterable[str | R
     if not isinstance(target, (str, Path)):
         _lines(table, target)
         return
-    with _replacing(Path(target)) as path, open(path, "w", newline="", encoding="utf-8") as file:
+    with replacing(Path(target)) as path, open(path, "w", newline="", encoding="utf-8") as file:
         _lines(table, file)
 
 
@@ -50,7 +50,7 @@ def write_parquet(store: Store, target: str | Path, runs: Iterable[str | RunInfo
     kinds = [pa.string()] * 4 + [pa.float64() if number else pa.string() for number in numeric]
     kinds += [pa.int64()] + [pa.float64()] * len(table.metrics)
     schema = pa.schema(list(zip(table.header, kinds, strict=True)))
-    with _replacing(Path(target)) as path, ParquetWriter(path, schema) as writer:
+    with replacing(Path(target)) as path, ParquetWriter(path, schema) as writer:
         batches: list[Any] = []
         for constants, rounds, columns in table.parts():
             fixed = [
@@ -119,7 +119,7 @@ def _text(value: float | str) -> str:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Hand out a temporary file that takes the place of `path` when all went well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with folder_errors(path.parent):

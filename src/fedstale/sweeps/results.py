@@ -13,6 +13,7 @@ import numpy as np
 
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
+from ..store.export import replacing
 from .identity import finished, identity
 from .outcome import TAIL
 
@@ -57,15 +58,22 @@ def results(store: Store, runs: Iterable[Settings]) -> list[Measured]:
 
 
 def _measured(store: Store, one: Settings, info: RunInfo) -> Measured:
-    summary = dict(info.summary)
-    accuracy = summary.pop("accuracy_tail", math.nan)
-    if info.message.startswith("diverged"):
-        accuracy = math.nan
-    elif math.isnan(accuracy) and "accuracy" in summary:  # a run that `fedstale run` made
-        columns = store.run(info.id).metrics(["accuracy"])
-        late = columns["round"] >= int(one.total_rounds * (1 - TAIL))
-        accuracy = float(np.nanmean(columns["accuracy"][late]))
-    return Measured(one, accuracy, summary, info.message)
+    summary = {name: value for name, value in info.summary.items() if name != "accuracy_tail"}
+    return Measured(one, tail_of(store, one, info, "accuracy"), summary, info.message)
+
+
+def tail_of(store: Store, one: Settings, info: RunInfo, metric: str) -> float:
+    """Mean of a metric over the evaluations in the last tenth of the rounds; NaN for a run that diverged or has none.
+
+    A sweep keeps the accuracy and the excess loss with the run; other metrics, and runs that `fedstale run` made, are
+    read round by round.
+    """
+    kept = math.nan if info.message.startswith("diverged") else info.summary.get(f"{metric}_tail", math.nan)
+    if not math.isnan(kept) or info.message.startswith("diverged") or metric not in info.summary:
+        return kept
+    columns = store.run(info.id).metrics([metric])
+    late = columns[metric][columns["round"] >= int(one.total_rounds * (1 - TAIL))]
+    return float(np.nanmean(late)) if np.isfinite(late).any() else math.nan
 
 
 def write_csv(path: Path, table: Sequence[Measured]) -> None:
@@ -74,7 +82,7 @@ def write_csv(path: Path, table: Sequence[Measured]) -> None:
     varied = [name for name in (records[0] if records else {}) if len({repr(record[name]) for record in records}) > 1]
     names = list(dict.fromkeys(name for row in table for name in row.metrics))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         # A setting and a metric may have one name: β as it was set, and as it was in the last round.
         writer.writerow([*varied, "accuracy_tail", *(f"last_{name}" for name in names), "note"])

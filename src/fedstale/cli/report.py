@@ -1,0 +1,43 @@
+"""`fedstale report`: a store, a sweep or a run as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Json, StorePath, print_json
+
+
+def report(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STORE|RUN|SWEEP]",
+            help="A folder with a store, a sweep's name, or a run: its id, the beginning or end of it, or its name. "
+            "Default: the whole store.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to write; an HTML page that is there is replaced.")
+    ] = Path("report.html"),
+    store: StorePath = None,
+    json: Json = False,
+) -> None:
+    """Write what was run as one HTML file: settings, comparison, figures, claims. No scripts, nothing fetched."""
+    from .. import report as reports
+    from ..store import Store
+
+    reports.refuse(out)
+    folder, name = reports.locate(what, store)
+    with Store.open(folder, create=False, read_only=True) as opened:
+        subject = reports.find(opened, name)
+        size = reports.write(reports.page(opened, subject), out)
+    if json:
+        told = {"file": str(out), "bytes": size, "kind": subject.kind, "name": subject.name}
+        print_json({**told, "runs": len(subject.infos)})
+        return
+    runs = "" if subject.kind == "run" else f", {reports.count(len(subject.infos), 'run')}"
+    typer.echo(f"{out}: {size / 1000:,.0f} kB, {subject.kind} {subject.name}{runs}")

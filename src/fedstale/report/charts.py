@@ -1,0 +1,232 @@
+"""Drawings as inline SVG: lines with bands, and who came when. Colours are classes: the page's theme has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import Float
+from .markup import Markup, tag
+from .scale import Scale, labels, span
+
+WIDTH, HEIGHT = 440, 250
+LEFT, RIGHT, TOP, BOTTOM = 52, 20, 10, 40
+POINTS = 160
+"""More points than this are averaged: the drawing is not wider."""
+CLIENTS, COLUMNS = 48, 180
+"""The finest raster."""
+COLOURS = 12
+DASHED = ("", "7 3", "2 3", "9 3 2 3")
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A line of a chart.
+
+    Attributes
+    ----------
+    label
+        What it is called.
+    x, y
+        Its points, shape (n,); those whose y is not finite are left out.
+    error
+        Half the height of its band, shape (n,), NaN or None for none.
+    style
+        Its colour, and behind the last colour its dashes.
+    """
+
+    label: str
+    x: Float
+    y: Float
+    error: Float | None = None
+    style: int = 0
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    x_label: str = "round",
+    y_label: str = "",
+    percent: bool = False,
+    log: bool = False,
+    limits: tuple[float, float] | None = None,
+    legend: bool = False,
+) -> Markup:
+    """Draw lines with their bands.
+
+    Parameters
+    ----------
+    title
+        What stands above.
+    lines
+        What is drawn.
+    x_label, y_label
+        What the axes are.
+    percent
+        Whether y is a share, to be shown in per cent.
+    log
+        Whether the y axis is logarithmic.
+    limits
+        The range of y; default: of the numbers.
+    legend
+        Whether the lines are named below; not needed where one legend serves several charts.
+    """
+    thin = [_thin(line) for line in lines]
+    thin = [line for line in thin if len(line.x)]
+    bands = [line.y + sign * np.nan_to_num(_error(line)) for line in thin for sign in (-1, 1)]
+    low, high = limits or span(bands, log=log, least=0.02 if percent else 0.0)
+    y = Scale(low, high, HEIGHT - BOTTOM, TOP, log)
+    x = Scale(*span([line.x for line in thin], whole=True), LEFT, WIDTH - RIGHT)
+    parts = [*_grid(x, y, x_label, y_label, percent=percent)]
+    for line in thin:
+        parts += _draw(line, x, y, percent=percent)
+    ends = f"{x_label} {x.low:,.0f} to {x.high:,.0f}" if thin else "no finite number was recorded"
+    told = f"{title}, {ends}. " + "; ".join(_told(line, percent=percent) for line in thin)
+    return figure(title, parts, told, legend_of(lines) if legend else None)
+
+
+def legend_of(lines: Sequence[Line]) -> Markup:
+    """The names of lines with their colours."""
+    return tag("ul", [tag("li", _swatch(line.style), line.label) for line in lines], class_="legend")
+
+
+def figure(title: str, parts: Sequence[Markup], told: str, below: Markup | None = None, height: int = HEIGHT) -> Markup:
+    """A drawing with its title, and with words for those who cannot see it."""
+    drawing = tag("svg", list(parts), viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=told)
+    return tag("figure", tag("figcaption", title), drawing, below)
+
+
+def raster(title: str, participants: Mapping[int, NDArray[np.int64]], num_clients: int) -> Markup:
+    """Draw who came in which round; many rounds or clients share a mark, the darker the more often they came."""
+    rounds = np.fromiter(participants, dtype=np.int64)
+    last = int(rounds.max()) + 1
+    rows, columns = min(num_clients, CLIENTS), min(last, COLUMNS)
+    who = np.concatenate([*participants.values(), np.empty(0, np.int64)]).astype(np.int64)
+    when = np.repeat(rounds, [len(came) for came in participants.values()])
+    seen = np.zeros((rows, columns))
+    np.add.at(seen, (who * rows // num_clients, when * columns // last), 1)
+    # How many (client, round) pairs share a mark; rounds that were not recorded do not count.
+    clients_in = np.bincount(np.arange(num_clients) * rows // num_clients, minlength=rows)
+    rounds_in = np.bincount(rounds * columns // last, minlength=columns)
+    share = seen / np.maximum(np.outer(clients_in, rounds_in), 1)
+    height = TOP + BOTTOM + max(110, min(210, 9 * rows))
+    y = Scale(0, rows, TOP, height - BOTTOM)
+    x = Scale(0, columns, LEFT, WIDTH - RIGHT)
+    thick = (height - BOTTOM - TOP) / rows
+    level = np.ceil(share * 4).astype(int)
+    parts = [
+        tag("path", d=path, class_="mark", stroke_width=f"{0.86 * thick:.1f}", opacity=f"{k / 4:g}")
+        for k in (1, 2, 3, 4)
+        if (path := _marks(level == k, x, y))
+    ]
+    rounds_axis = Scale(0, last, LEFT, WIDTH - RIGHT)
+    clients_axis = Scale(0, num_clients, TOP, height - BOTTOM)
+    parts += _grid(rounds_axis, clients_axis, "round", "client", height=height, lines=False)
+    often = np.bincount(who, minlength=num_clients) / max(len(rounds), 1)
+    told = f"{title}. {num_clients} clients, {len(rounds)} rounds; the clients came in {often.min():.0%} to "
+    return figure(title, parts, told + f"{often.max():.0%} of the rounds, {often.mean():.0%} on average", height=height)
+
+
+def _marks(here: NDArray[np.bool_], x: Scale, y: Scale) -> str:
+    """Horizontal strokes over what is marked, neighbours joined."""
+    strokes = []
+    for row, marked in enumerate(here):
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]])))
+        for first, end in zip(edges[::2], edges[1::2], strict=True):
+            a, b = float(x(float(first))), float(x(float(end)))
+            strokes.append(f"M{_short(a)} {_short(float(y(row + 0.5)))}h{_short(b - a)}")
+    return "".join(strokes)
+
+
+def _grid(
+    x: Scale,
+    y: Scale,
+    x_label: str,
+    y_label: str,
+    *,
+    percent: bool = False,
+    height: int = HEIGHT,
+    lines: bool = True,
+) -> list[Markup]:
+    parts = []
+    values = y.ticks()
+    for value, told in zip(values, labels(values, percent=percent), strict=True):
+        at = _short(float(y(value)))
+        if lines:
+            parts.append(tag("path", d=f"M{LEFT} {at}H{WIDTH - RIGHT}", class_="grid"))
+        parts.append(tag("text", told, x=LEFT - 6, y=at, dy=".32em", text_anchor="end"))
+    values = [value for value in x.ticks(5) if value == int(value) or x.high - x.low < 5]
+    for value, told in zip(values, labels(values), strict=True):
+        at = _short(float(x(value)))
+        parts.append(tag("path", d=f"M{at} {height - BOTTOM}v4", class_="axis"))
+        parts.append(tag("text", told, x=at, y=height - BOTTOM + 16, text_anchor="middle"))
+    parts.append(tag("path", d=f"M{LEFT} {height - BOTTOM}H{WIDTH - RIGHT}", class_="axis"))
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(tag("text", x_label, x=_short(middle), y=height - 6, text_anchor="middle", class_="label"))
+    if y_label:
+        at = _short((TOP + height - BOTTOM) / 2)
+        turned = f"translate(11 {at}) rotate(-90)"
+        parts.append(tag("text", y_label, transform=turned, text_anchor="middle", class_="label"))
+    return parts
+
+
+def _draw(line: Line, x: Scale, y: Scale, *, percent: bool) -> list[Markup]:
+    error = _error(line)
+    at = [_short(value) for value in x(line.x)]
+    parts = []
+    if np.isfinite(error).any():
+        wide = np.nan_to_num(error)
+        above = [f"{a} {_short(b)}" for a, b in zip(at, y(line.y + wide), strict=True)]
+        below = [f"{a} {_short(b)}" for a, b in zip(at, y(line.y - wide), strict=True)]
+        parts.append(tag("path", d="M" + "L".join([*above, *reversed(below)]) + "Z", class_=f"band k{_colour(line)}"))
+    points = [f"{a} {_short(b)}" for a, b in zip(at, y(line.y), strict=True)]
+    d = "M" + "L".join(points) + ("h.1" if len(points) == 1 else "")
+    title = tag("title", _told(line, percent=percent))
+    dashes = _dashes(line.style)
+    parts.append(tag("path", title, d=d, class_=f"line k{_colour(line)}", stroke_dasharray=dashes or None))
+    return parts
+
+
+def _thin(line: Line) -> Line:
+    """The finite points; where there are too many, means of neighbours."""
+    good = np.isfinite(line.y)
+    x, y, error = line.x[good], line.y[good], _error(line)[good]
+    if len(x) > POINTS:
+        cut = np.linspace(0, len(x), POINTS + 1).astype(int)[:-1]
+        size = np.diff([*cut, len(x)])
+        x, y, error = (np.add.reduceat(one, cut) / size for one in (x, y, error))
+    return Line(line.label, x, y, error, line.style)
+
+
+def _error(line: Line) -> Float:
+    return np.full(len(line.y), np.nan) if line.error is None else line.error
+
+
+def _told(line: Line, *, percent: bool) -> str:
+    form = "{:.1%}" if percent else "{:.3g}"
+    last, low, high = (form.format(value) for value in (line.y[-1], line.y.min(), line.y.max()))
+    error = float(_error(line)[-1])
+    shown = last + (f" ± {form.format(error)}" if np.isfinite(error) else "")
+    return f"{line.label}: {shown} at the end, between {low} and {high}"
+
+
+def _swatch(style: int) -> Markup:
+    stroke = tag("path", d="M0 6H22", class_=f"line k{style % COLOURS}", stroke_dasharray=_dashes(style) or None)
+    return tag("svg", stroke, viewBox="0 0 22 12", class_="swatch", aria_hidden="true")
+
+
+def _colour(line: Line) -> int:
+    return line.style % COLOURS
+
+
+def _dashes(style: int) -> str:
+    return DASHED[style // COLOURS % len(DASHED)]
+
+
+def _short(value: float) -> str:
+    """One decimal is finer than any screen."""
+    return f"{value:.1f}".removesuffix(".0")

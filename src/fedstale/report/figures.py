@@ -1,0 +1,159 @@
+"""The figures of a study: learning curves, β, participation and staleness at some places; the heat map of β_opt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..paper.grids import AUTOS
+from ..paper.table import Estimate, Table, ratio
+from ..sweeps import Measured
+from .charts import COLOURS, Line, legend_of, line_chart
+from .markup import Markup, tag, text
+from .study import Place, Row, Study, place_text
+
+STYLES = {
+    "FedAvg": 0,
+    "U-FedAvg": 1,
+    "FedStale β=0.0": 1,
+    "FedVARP": 2,
+    "U-FedVARP": 3,
+    "FedStale β=1.0": 3,
+    "FedStale β=0.5": 4,
+    "FedStale β=auto": 5,
+    "FedStale β=0.2": 6,
+    "FedStale β=0.8": 7,
+    "FedStale β=auto-per-client": 8,
+}
+"""The same method always in the same colour, as in the pictures of `fedstale compare` and of the paper's figures."""
+
+
+def styles(methods: Sequence[str]) -> dict[str, int]:
+    """A colour for each method; behind the last colour, dashes tell them apart."""
+    known = {name: STYLES[name] for name in methods if name in STYLES}
+    taken = set(known.values())
+    if len(taken) < len(known):  # β = 0 beside U-FedAvg, which is the same method
+        known, taken = {}, set()
+    free = [k for k in range(len(methods) + COLOURS) if k not in taken]
+    return {name: known[name] if name in known else free.pop(0) for name in methods}
+
+
+def curves(study: Study) -> list[Markup]:
+    """For each shown place its charts, under one legend."""
+    chosen = styles(study.methods)
+    names = Markup(legend_of([Line(name, np.empty(0), np.empty(0), style=style) for name, style in chosen.items()]))
+    parts = [names]
+    for name, rows in study.shown().items():
+        if name:
+            parts.append(tag("h4", name))
+        parts.append(tag("div", place_charts(study, rows, chosen), class_="charts"))
+    return parts
+
+
+def place_charts(study: Study, rows: Sequence[Row], chosen: dict[str, int]) -> list[Markup]:
+    """Learning curves of every method in one place, β, and who came (which is the same for all methods)."""
+
+    def lines(metric: str) -> list[Line]:
+        return [Line(row.method, *study.curve(row, metric), chosen[row.method]) for row in rows]
+
+    made = []
+    if study.accurate:
+        for metric, who in (("accuracy", "all"), ("accuracy_group0", "frequent"), ("accuracy_group1", "rare")):
+            if any(metric in info.summary for row in rows for info in row.infos):
+                made.append(line_chart(f"Test accuracy, {who} clients", lines(metric), percent=True))
+    else:
+        made.append(line_chart("Excess loss F(w) − F(w*)", lines("excess_loss"), log=True))
+    betas = [line for line in lines("beta") if len(line.x)]
+    if betas:
+        made.append(line_chart("β", betas, limits=(-0.03, 1.03)))
+    return [*made, *attendance(study, rows[0])]
+
+
+def attendance(study: Study, row: Row) -> list[Markup]:
+    """How many came, and how old the remembered updates are: mean over seeds of one method, since all see the same."""
+    charts = {
+        "Clients that came": {"participants": ("clients", 9)},
+        "Age of the remembered updates, in rounds": {"staleness_max": ("oldest", 11), "staleness_mean": ("mean", 10)},
+    }
+    made = []
+    for title, metrics in charts.items():
+        found = [Line(name, *study.curve(row, metric), style) for metric, (name, style) in metrics.items()]
+        drawn = [line for line in found if len(line.x)]
+        if drawn:
+            everyone = float(row.cell.runs[0].settings.num_clients)
+            limits = (0.0, everyone) if "participants" in metrics else None
+            made.append(line_chart(title, drawn, legend=len(drawn) > 1, limits=limits))
+    return made
+
+
+def heat_maps(study: Study) -> list[Markup]:
+    """β_opt over p_min and swap, one map for each value of everything else that varies."""
+    parts: dict[Place, list[Measured]] = {}
+    for measured in study.measured:
+        rest = tuple(item for item in study.place(measured.settings) if item[0] not in ("p_min", "swap"))
+        parts.setdefault(rest, []).append(measured)
+    made = []
+    for rest, runs in sorted(parts.items(), key=lambda part: -len(part[1])):
+        whole = Table([run for run in runs if run.settings.rule == "fedstale"])
+        if sum(whole.best(place) is not None for place in whole.cells) < 2:
+            continue
+        made.append(_optimum(whole, place_text(rest)))
+        made += [_companion(whole, beta, place_text(rest)) for beta in AUTOS if _has(whole, beta)]
+    return made
+
+
+def _has(whole: Table, beta: str) -> bool:
+    return any(whole.behind_best(place, beta).count for place in whole.cells)
+
+
+def _optimum(whole: Table, where: str) -> Markup:
+    def cell(p: float, swap: float) -> Markup:
+        best = whole.best((p, swap))
+        if best is None:
+            return tag("td", "–")
+        gains = [whole.gain((p, swap), best, other) for other in (0.0, 1.0)]
+        shown = [tag("small", f"{name} ", _points(gain)) for name, gain in zip(("Δ₀", "Δ₁"), gains, strict=True)]
+        return tag("td", tag("b", f"{best:g}"), shown, class_=f"heat h{round(10 * best)}")
+
+    title = ["The β with the best test accuracy", f" ({where})" if where else "", ". ", tag("span", _GAINS)]
+    return _map(text(title), whole, cell)
+
+
+_GAINS = (
+    "Δ₀ and Δ₁: its gain over β = 0 (FedAvg) and over β = 1 (FedVARP) in percentage points. "
+    "Small gains are within the noise: the comparison below has the standard errors. Under each p_min: p_avg/p_min."
+)
+
+
+def _companion(whole: Table, beta: str, where: str) -> Markup:
+    def cell(p: float, swap: float) -> Markup:
+        away = whole.behind_best((p, swap), beta)
+        if np.isnan(away.mean):
+            return tag("td", "–")
+        points = round(100 * away.mean, 1) + 0.0
+        strength = min(5, round(5 * abs(points)))
+        side = "up" if points > 0 else "down"
+        return tag("td", f"{points:+.1f}" if points else "0.0", class_=f"heat {side}{strength}" if strength else "heat")
+
+    title = f"β = “{beta}” minus the best fixed β, percentage points of test accuracy"
+    return _map(title + (f" ({where})" if where else ""), whole, cell)
+
+
+def _map(title: object, whole: Table, cell: object) -> Markup:
+    columns = whole.p_min
+    top = tag(
+        "tr",
+        tag("th", "p_min →", tag("br"), "swap ↓", scope="col"),
+        [tag("th", f"{p:g}", tag("small", f"{ratio(p):.3g}"), scope="col") for p in columns],
+    )
+    body = [
+        tag("tr", tag("th", f"{swap:g}", scope="row"), [cell(p, swap) for p in columns])  # type: ignore[operator]
+        for swap in reversed(whole.swaps)
+    ]
+    made = tag("table", tag("caption", title), tag("thead", top), tag("tbody", body), class_="map")
+    return tag("div", made, class_="scroll", tabindex="0", role="region", aria_label="heat map")
+
+
+def _points(gain: Estimate) -> str:
+    return "–" if np.isnan(gain.mean) else f"{round(100 * gain.mean, 1) + 0.0:.1f}"

@@ -1,0 +1,87 @@
+"""How to get the same runs again: the command of one run, the TOML file of a sweep."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..simulation.settings import Settings, settings
+
+_DEFAULTS = settings().record()
+TOGETHER = ("rule", "beta", "rule_options", "memory", "server_lr")
+"""What makes a method: settings that change together in a sweep."""
+
+
+def changed(one: Settings) -> dict[str, Any]:
+    """The settings that are not at their default."""
+    return {name: value for name, value in one.record().items() if value != _DEFAULTS[name]}
+
+
+def command(one: Settings) -> str:
+    """The command line that runs these settings."""
+    words = ["fedstale", "run", one.task]
+    for name, value in changed(one).items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "task":
+            continue
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                words += [flag.removesuffix("s"), f"{key}={inner}"]
+        elif isinstance(value, bool):
+            words.append(flag if value else f"--no-{name.replace('_', '-')}")
+        else:
+            words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def grid(name: str, runs: Sequence[Settings]) -> str:
+    """A TOML file for `fedstale sweep` that has these runs; says so where it has others, too."""
+    records = [one.record() for one in runs]
+    varied = [key for key in _DEFAULTS if len({json.dumps(record[key]) for record in records}) > 1]
+    common = {key: value for key, value in changed(runs[0]).items() if key not in varied}
+    axes: dict[str, list[Any]] = {}
+    together = [key for key in varied if key in TOGETHER]
+    unset = [key for key in varied if any(record[key] is None for record in records)]  # TOML has no word for it
+    methods = [key for key in varied if key in unset or (key in together and (len(together) > 1 or unset))]
+    if methods:
+        cases = _once({key: record[key] for key in methods if record[key] is not None} for record in records)
+        axes["cases"] = cases
+    axes |= {key: _once(record[key] for record in records) for key in varied if key not in methods}
+    lines = [f"name = {toml(name)}"]
+    if common:
+        lines += ["", "[settings]", *(f"{key} = {toml(value)}" for key, value in common.items())]
+    if axes:
+        lines += ["", "[grid]", *(f"{key} = {toml(values)}" for key, values in axes.items())]
+    every = math.prod(len(values) for values in axes.values())
+    if every != len(runs):
+        lines.insert(0, f"# {len(runs):,} of the {every:,} combinations are in this report")
+    return "\n".join(lines)
+
+
+def toml(value: Any) -> str:
+    """A value of JSON types as TOML; None has no form there and is left out of tables and lists."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{toml_key(key)} = {toml(inner)}" for key, inner in value.items() if inner is not None)
+        return "{ " + inside + " }" if inside else "{}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml(inner) for inner in value if inner is not None) + "]"
+    return repr(value)
+
+
+def toml_key(key: str) -> str:
+    """A key, in quotes where it needs them."""
+    return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
+
+
+def _once(values: Any) -> list[Any]:
+    """Each value once, numbers in order before everything else."""
+    found = {json.dumps(value, sort_keys=True): value for value in values}
+    numbers = [value for value in found.values() if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    return [*sorted(numbers), *(value for value in found.values() if value not in numbers)]

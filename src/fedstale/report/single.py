@@ -1,0 +1,101 @@
+"""The part of a report that shows one run: its last numbers, its curves, who came, its clients."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..checks import Float
+from ..store import Run, RunInfo
+from .charts import Line, line_chart, raster
+from .markup import Markup, table, tag
+
+GROUPS = {"accuracy": "all clients", "accuracy_group0": "frequent clients", "accuracy_group1": "rare clients"}
+STALENESS = {"staleness_mean": "mean age", "staleness_max": "oldest"}
+TITLES = {
+    "test_loss": "Test loss",
+    "train_loss": "Training loss",
+    "excess_loss": "Excess loss F(w) − F(w*)",
+    "beta": "β",
+    "participants": "Clients that came",
+    "update_norm": "Length of the global update ‖Δ‖",
+    "p_error": "Error of the estimated probabilities (root mean square)",
+}
+UNSEEN = ("bytes_up", "bytes_down", "server_bytes", "seconds", "accuracy_tail", "excess_loss_tail", "known")
+OTHERS = 12
+"""So many metrics that have no place of their own are drawn."""
+CLIENT_TITLES = {
+    "accuracy": "Test accuracy by client",
+    "probability": "Estimated probability by client",
+    "staleness": "Age of the remembered update by client, in rounds",
+}
+
+
+def figures(run: Run, info: RunInfo) -> list[Markup]:
+    """Every curve that the run recorded."""
+    columns = {name: np.asarray(values, dtype=np.float64) for name, values in run.metrics().items()}
+    x = columns.pop("round") + 1.0
+    made = []
+    if "accuracy" in columns:
+        made.append(_together("Test accuracy", GROUPS, x, columns, percent=True))
+    losses = ("excess_loss", "test_loss", "train_loss", "beta")
+    made += [_alone(name, x, columns) for name in losses if name in columns]
+    who = run.participants()
+    if any(map(len, who.values())):
+        clients = max(int(came.max()) for came in who.values() if len(came)) + 1
+        made.append(raster("Who came", who, max(clients, _clients(info))))
+    elif "participants" in columns:
+        made.append(_alone("participants", x, columns))
+    if "staleness_mean" in columns:
+        made.append(_together("Age of the remembered updates, in rounds", STALENESS, x, columns))
+    sizes = [name for name in ("update_norm", "p_error") if name in columns and np.nan_to_num(columns[name]).any()]
+    made += [_alone(name, x, columns) for name in sizes]
+    drawn = {*GROUPS, *STALENESS, *TITLES, *UNSEEN}
+    others = [name for name in columns if name not in drawn]
+    made += [_alone(name, x, columns) for name in others[:OTHERS] if np.isfinite(columns[name]).any()]
+    return [*made, *_clients_charts(run)]
+
+
+def last_numbers(info: RunInfo) -> Markup:
+    """The last value of every metric."""
+    rows = [
+        tag("tr", tag("th", name, scope="row"), tag("td", f"{value:.6g}" if np.isfinite(value) else "–", class_="n"))
+        for name, value in info.summary.items()
+    ]
+    return table("The last value of every metric", ("metric", "value"), rows, ("value",), class_="narrow")
+
+
+def _clients(info: RunInfo) -> int:
+    known = info.config.get("num_clients")
+    return known if isinstance(known, int) and known < 10**6 else 0
+
+
+def _alone(name: str, x: Float, columns: dict[str, Float]) -> Markup:
+    log = name == "excess_loss"
+    limits = (-0.03, 1.03) if name == "beta" else None
+    return line_chart(TITLES.get(name, name), [Line(name, x, columns[name], None, 5)], log=log, limits=limits)
+
+
+def _together(
+    title: str, names: dict[str, str], x: Float, columns: dict[str, Float], *, percent: bool = False
+) -> Markup:
+    styles = (5, 3, 6)
+    lines = [
+        Line(label, x, columns[name], None, style)
+        for (name, label), style in zip(names.items(), styles, strict=False)
+        if name in columns
+    ]
+    return line_chart(title, lines, percent=percent, legend=len(lines) > 1)
+
+
+def _clients_charts(run: Run) -> list[Markup]:
+    made = []
+    for name in run.client_metric_names()[:OTHERS]:
+        rounds, values = run.client_metrics(name)
+        last = np.sort(values[-1][np.isfinite(values[-1])])
+        if not last.size:
+            continue
+        title = f"{CLIENT_TITLES.get(name, f'{name} by client')}, round {rounds[-1] + 1:,}"
+        line = Line(name, np.arange(1.0, len(last) + 1), last, None, 3)
+        percent = name in ("accuracy", "probability")
+        made.append(line_chart(title, [line], x_label="clients, in order of the value", percent=percent))
+    return made

@@ -1,0 +1,243 @@
+"""What runs have in common and where they differ: runs of one task become methods in places, over seeds.
+
+A study is the runs of one task. Runs that differ only in seed are repetitions; only in the learning rate, candidates of
+which the best counts, as in the paper (`sweeps.tuning`). The rule with its β and memory is the method. Everything else
+that varies (p_min, swap, …) makes the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..checks import Float, InvalidInput
+from ..simulation.comparison import Cell as Number
+from ..simulation.comparison import Method
+from ..simulation.settings import Settings, settings
+from ..store import RunInfo, Store
+from ..sweeps import Cell, Measured, tuned
+from ..sweeps.identity import identity
+from ..sweeps.results import tail_of
+from .recipe import TOGETHER
+
+Place = tuple[tuple[str, Any], ...]
+"""The settings that make it, by name."""
+
+WITHOUT_EFFECT = ("engine", "threads", "device", "evaluate_every", "per_client", "train_loss")
+"""Settings that change how a run is done or seen, not what comes out (but for rounding)."""
+NOT_PLACES = ("task", "seed", "lr", *TOGETHER, *WITHOUT_EFFECT)
+CURVES = 4
+"""So many places are shown with their curves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One method in one place at its best rate."""
+
+    place: Place
+    method: str
+    cell: Cell
+    infos: tuple[RunInfo, ...]
+    numbers: dict[str, Number] = field(default_factory=dict)
+    """Mean and standard error over seeds, by metric, of the last tenth of the rounds."""
+
+
+@dataclass(eq=False)
+class Study:
+    """The finished runs of one task.
+
+    Parameters
+    ----------
+    store
+        Where they are.
+    task
+        What is learned.
+    found
+        Settings (in normal form) and runs.
+    """
+
+    store: Store
+    task: str
+    found: list[tuple[Settings, RunInfo]]
+
+    @cached_property
+    def metric(self) -> str:
+        """What methods are compared by: the test accuracy, or the excess loss of a quadratic."""
+        accurate = any("accuracy" in info.summary for _, info in self.found)
+        return "accuracy" if accurate else "excess_loss"
+
+    @property
+    def accurate(self) -> bool:
+        """Whether that is an accuracy: a share, the larger the better."""
+        return self.metric == "accuracy"
+
+    @cached_property
+    def measured(self) -> list[Measured]:
+        """The runs with their score, the larger the better: the accuracy, or minus the excess loss."""
+        sign = 1.0 if self.accurate else -1.0
+        return [
+            Measured(one, sign * tail_of(self.store, one, info, self.metric), info.summary, info.message)
+            for one, info in self.found
+        ]
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The settings that make places."""
+        records = [one.record() for one, _ in self.found]
+        varied = [name for name in records[0] if name not in NOT_PLACES]
+        return [name for name in varied if len({repr(record[name]) for record in records}) > 1]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The comparison: one row per place and method, places in order."""
+        infos = {id(measured): info for measured, (_, info) in zip(self.measured, self.found, strict=True)}
+        rows = []
+        for cell in tuned(self.measured):
+            one = cell.runs[0].settings
+            mine = tuple(infos[id(run)] for run in cell.runs)
+            rows.append(Row(self.place(one), label(one), cell, mine, self._numbers(one, mine)))
+        # Stable: equal ones stay as they came.
+        order = {name: k for k, name in enumerate(sorted({row.method for row in rows}, key=method_order))}
+        return sorted(rows, key=lambda row: ([_order(value) for _, value in row.place], order[row.method]))
+
+    def place(self, one: Settings) -> Place:
+        """Where a run stands."""
+        return tuple((name, getattr(one, name)) for name in self.keys)
+
+    @cached_property
+    def places(self) -> dict[str, list[Row]]:
+        """The rows by place."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(place_text(row.place), []).append(row)
+        return found
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods in order."""
+        return sorted({row.method for row in self.rows}, key=method_order)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that were run."""
+        return sorted({one.seed for one, _ in self.found})
+
+    def shown(self) -> dict[str, list[Row]]:
+        """The places whose curves are shown: all, or the corners of p_min and swap, or some evenly apart."""
+        if len(self.places) <= CURVES:
+            return self.places
+        names = list(self.places)
+        if {"p_min", "swap"} <= set(self.keys):
+            names = self._corners() or names
+        if len(names) > CURVES:
+            names = [names[k] for k in np.linspace(0, len(names) - 1, CURVES).astype(int)]
+        return {name: self.places[name] for name in names}
+
+    def _corners(self) -> list[str]:
+        """Corners of the largest part of the grid in which nothing but p_min and swap varies."""
+        parts: dict[str, dict[tuple[float, float], str]] = {}
+        for name, rows in self.places.items():
+            place = dict(rows[0].place)
+            at = place.pop("p_min"), place.pop("swap")
+            parts.setdefault(repr(place), {})[at] = name
+        part = max(parts.values(), key=len)
+        ends = [(max(axis), min(axis)) for axis in zip(*part, strict=True)]
+        wanted = [(p, swap) for p in dict.fromkeys(ends[0]) for swap in dict.fromkeys(reversed(ends[1]))]
+        return [part[at] for at in wanted if at in part]
+
+    def _numbers(self, one: Settings, infos: Sequence[RunInfo]) -> dict[str, Number]:
+        names = [name for name in ("accuracy_group0", "accuracy_group1", "beta") if name in infos[0].summary]
+        return {name: Number.of([tail_of(self.store, one, info, name) for info in infos]) for name in names}
+
+    def curve(self, row: Row, metric: str) -> tuple[Float, Float, Float]:
+        """Rounds, mean and standard error of a metric over the seeds, at the rounds that any seed has."""
+        found = []
+        for info in row.infos:
+            if metric in info.summary:
+                columns = self.store.run(info.id).metrics([metric])
+                good = np.isfinite(columns[metric])
+                found.append((columns["round"][good] + 1, columns[metric][good]))
+        rounds = np.unique(np.concatenate([at for at, _ in found] or [np.empty(0)]))
+        values = np.full((len(found), len(rounds)), np.nan)
+        for k, (at, column) in enumerate(found):
+            values[k, np.searchsorted(rounds, at)] = column
+        numbers = [Number.of(column.tolist()) for column in values.T]
+        return rounds, np.array([one.mean for one in numbers]), np.array([one.error for one in numbers])
+
+
+def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[RunInfo]]:
+    """Sort finished runs into studies; and those that the simulator did not make, which no study can compare."""
+    found: dict[str, dict[str, tuple[Settings, RunInfo]]] = {}
+    others = []
+    for info in infos:
+        if info.status != "finished":
+            continue
+        one = normal(info)
+        judged = {"accuracy", "excess_loss"} & info.summary.keys() or info.message.startswith("diverged")
+        if one is None or not judged:
+            others.append(info)
+        else:  # the newest of equals comes first
+            found.setdefault(one.task, {}).setdefault(identity(one.record()), (one, info))
+    # The largest rate first, as the tasks list theirs: of rates with equal means, the first is taken.
+    made = [
+        Study(store, task, sorted(runs.values(), key=lambda run: -(run[0].lr or 0))) for task, runs in found.items()
+    ]
+    return sorted(made, key=lambda study: -len(study.found)), others
+
+
+def normal(info: RunInfo) -> Settings | None:
+    """The settings of a run without those that change nothing, β filled in; None for a run of something else."""
+    one = exact(info)
+    if one is None:
+        return None
+    changes: dict[str, Any] = {name: Settings.model_fields[name].default for name in WITHOUT_EFFECT}
+    if one.rule.partition("+")[0] == "fedstale" and one.beta is None:
+        changes["beta"] = "auto"
+    return one.model_copy(update=changes)
+
+
+def exact(info: RunInfo) -> Settings | None:
+    """The settings of a run; None for a run of something else than the simulator."""
+    if not {"task", "rule"} <= info.config.keys():
+        return None
+    try:
+        return settings(**info.config)
+    except InvalidInput:
+        return None
+
+
+def label(one: Settings) -> str:
+    """What a method is called."""
+    name = Method(one.rule, one.beta, None if one.memory == "ram" else one.memory).label
+    more = {**one.rule_options, **({} if one.server_lr == 1.0 else {"η_s": f"{one.server_lr:g}"})}
+    return ", ".join([name, *(f"{key} {value}" for key, value in more.items())])
+
+
+def method_order(name: str) -> tuple[int, str]:
+    """FedAvg first, FedStale by β, then the others by name."""
+    known = ("FedAvg", "U-FedAvg", "FedVARP", "U-FedVARP", "FedStale")
+    first = name.split(" β=")[0]
+    return (known.index(first) if first in known else len(known), name)
+
+
+def place_text(place: Place) -> str:
+    """A place in words."""
+    return ", ".join(f"{name} {value_text(value)}" for name, value in place)
+
+
+def value_text(value: Any) -> str:
+    """A setting's value as a table shows it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {value_text(inner)}" for key, inner in value.items()) or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (0, float(value), "") if number else (1, 0.0, repr(value))

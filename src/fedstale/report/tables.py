@@ -1,0 +1,227 @@
+"""The tables of a report: what it is about, the comparison, runs that failed, the claims."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..paper import claims, fig1
+from ..paper.grids import AUTOS, BETAS, P_MIN, SEEDS, SWAPS, Extent
+from ..paper.table import Table
+from ..simulation.comparison import Cell as Number
+from ..simulation.settings import Settings
+from ..store import RunInfo, Store
+from ..sweeps import results
+from .markup import Markup, table, tag, text
+from .study import Row, Study, place_text, value_text
+from .subject import Subject
+
+ROWS = 600
+"""A longer comparison is cut: that many rows are for `fedstale runs export`."""
+LISTED = 50
+VERDICTS = {claims.HELD: "yes", claims.NOT_HELD: "no", claims.NOT_DECIDED: "open"}
+
+
+def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
+    """What, when, with which versions."""
+    counts = Counter(info.status for info in subject.infos)
+    diverged = sum(info.message.startswith("diverged") for info in subject.infos)
+    runs = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
+    rows: list[tuple[str, object]] = [(subject.kind, subject.name)]
+    if subject.kind != "store":
+        rows.append(("store", store.folder.name))
+    if subject.kind == "run":
+        info = subject.infos[0]
+        rows.append(("id", info.id))
+        rows.append(("status", f"{info.status}, {info.rounds_done:,} of {info.rounds_total or '?'} rounds"))
+    else:
+        rows.append(("runs", runs + (f" ({diverged:,} of them diverged)" if diverged else "")))
+    if subject.infos:
+        first = min(info.created for info in subject.infos)
+        rows.append(("from – to", f"{moment(first)} – {moment(max(info.updated for info in subject.infos))} UTC"))
+    sweeps = dict.fromkeys(info.sweep for info in subject.infos if info.sweep)
+    if subject.kind != "sweep" and sweeps:
+        rows.append(("sweeps" if len(sweeps) > 1 else "sweep", ", ".join(sweeps)))
+    tasks = dict.fromkeys(str(info.config["task"]) for info in subject.infos if "task" in info.config)
+    if tasks:
+        rows.append(("learned", ", ".join(tasks)))
+    if seeds:
+        rows.append(
+            (
+                "seeds" if len(seeds) > 1 else "seed",
+                ", ".join(map(str, seeds[:12])) + (", …" if len(seeds) > 12 else ""),
+            )
+        )
+    made = f"{moment(time.time())} UTC by fedstale {__version__}, Python {platform.python_version()}, "
+    rows.append(("report", made + f"NumPy {np.__version__}"))
+    return tag("dl", [text(tag("dt", name), tag("dd", value)) for name, value in rows], class_="facts")
+
+
+def setting(values: dict[str, Any], caption: str) -> Markup | None:
+    """A table of settings."""
+    rows = [
+        tag("tr", tag("th", name, scope="row"), tag("td", value_text(value)), tag("td", _meaning(name), class_="dim"))
+        for name, value in values.items()
+    ]
+    return table(caption, ("setting", "value", "what it is"), rows) if rows else None
+
+
+def _meaning(name: str) -> str:
+    field = Settings.model_fields.get(name)
+    return (field.description or "") if field is not None else ""
+
+
+def comparison(study: Study) -> Markup:
+    """Every method in every place: mean ± standard error over seeds."""
+    grouped = any("accuracy_group1" in row.numbers for row in study.rows)
+    with_beta = any("beta" in row.numbers for row in study.rows)
+    several = len({row.cell.lr for row in study.rows}) > 1 or any(len(row.cell.rates) > 1 for row in study.rows)
+    headings = [*study.keys, "method", "accuracy" if study.accurate else "excess loss"]
+    headings += ["frequent clients", "rare clients"] if grouped else []
+    headings += [*(["β"] if with_beta else []), *(["learning rate"] if several else []), "seeds"]
+    rows: list[Markup] = []
+    for mine in study.places.values():
+        best = max((row.cell.mean for row in mine if np.isfinite(row.cell.mean)), default=np.nan)
+        for k, row in enumerate(mine):
+            span = len(mine) if k == 0 else 0
+            cells = [tag("th", value_text(value), scope="row", rowspan=span) for _, value in row.place] if span else []
+            cells += _cells(row, best, accurate=study.accurate, grouped=grouped, with_beta=with_beta)
+            if several:
+                cells.append(tag("td", _rate(row), class_="n"))
+            cells.append(tag("td", len(row.infos), class_="n"))
+            rows.append(tag("tr", cells, class_="first" if span else None))
+    left_out = len(rows) - ROWS
+    numbers = set(headings) - {*study.keys, "method"}
+    made = table(_caption(study, several=several), headings, rows[:ROWS], numbers)
+    if left_out > 0:
+        made = text(made, tag("p", f"{left_out:,} further rows are left out: fedstale runs export has all runs."))
+    if len(rows) <= 60:
+        return made
+    return tag("details", tag("summary", f"The comparison, {min(len(rows), ROWS):,} rows"), made)
+
+
+def _caption(study: Study, *, several: bool) -> str:
+    what = "Test accuracy" if study.accurate else "Excess loss"
+    told = f"{what}: mean over the evaluations in the last tenth of the rounds, ± standard error over seeds. "
+    told += "The best mean of each setting is bold. "
+    return told + ("Each method at the learning rate that was best for it there." if several else "")
+
+
+def _cells(row: Row, best: float, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
+    own = Number(row.cell.mean if accurate else -row.cell.mean, row.cell.error, len(row.infos))
+    shown = f"{own:.1%}" if accurate else f"{own:.3g}"
+    if np.isnan(own.mean):
+        shown = "diverged" if any(run.diverged for run in row.cell.runs) else "–"
+    first = row.cell.mean == best
+    cells = [tag("td", row.method, class_="w"), tag("td", tag("b", shown) if first else shown, class_="n")]
+    missing = Number.of([])
+    if grouped:
+        cells += [
+            tag("td", f"{row.numbers.get(name, missing):.1%}", class_="n")
+            for name in ("accuracy_group0", "accuracy_group1")
+        ]
+    if with_beta:
+        cells.append(tag("td", f"{row.numbers.get('beta', missing):.2f}", class_="n"))
+    return cells
+
+
+def _rate(row: Row) -> str:
+    rate = "default" if row.cell.lr is None else f"{row.cell.lr:.4g}"
+    return rate if len(row.cell.rates) < 2 else f"{rate} (of {len(row.cell.rates)})"
+
+
+def troubles(infos: Sequence[RunInfo]) -> Markup | None:
+    """Runs that are not finished, or ended otherwise than in their last round."""
+    ended = [info for info in infos if info.status != "finished"]
+    if not ended:
+        return None
+    rows = [
+        tag(
+            "tr",
+            tag("th", info.name or info.id, scope="row"),
+            tag("td", info.status),
+            tag("td", f"{info.rounds_done:,} of {info.rounds_total or '?'}", class_="n"),
+            tag("td", info.message),
+        )
+        for info in ended[:LISTED]
+    ]
+    caption = "Runs that are not finished" + (f": the newest {LISTED} of {len(ended):,}" if len(ended) > LISTED else "")
+    return table(caption, ("run", "status", "rounds", "message"), rows, ("rounds",))
+
+
+def plain_runs(infos: Sequence[RunInfo]) -> Markup:
+    """Runs of something else than the simulator, by what they recorded last."""
+    count = Counter(name for info in infos for name in info.summary)
+    names = [name for name, _ in count.most_common(6)]
+    rows = [
+        tag(
+            "tr",
+            tag("th", info.name or info.id, scope="row"),
+            tag("td", info.rounds_done, class_="n"),
+            [tag("td", _number(info.summary.get(name)), class_="n") for name in names],
+        )
+        for info in infos[:LISTED]
+    ]
+    caption = "Other runs, with the last value of what they recorded"
+    if len(infos) > LISTED:
+        caption += f": the newest {LISTED} of {len(infos):,}"
+    return table(caption, ("run", "rounds", *names), rows, ("rounds", *names))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or not np.isfinite(value) else f"{value:.4g}"
+
+
+def the_claims(study: Study) -> Markup | None:
+    """The paper's claims measured by all runs of the store, where it has at least one whole cell of the grid."""
+    store = study.store
+    if study.task == "quadratic":
+        measured = fig1.curves(store, fig1.RUNS)
+        rows = [claims.fig1_claim(measured)] if measured else []
+    else:
+        mine = [one for one, _ in study.found]
+        cell = [one for one in mine if one.p_min in P_MIN and one.swap in SWAPS and one.beta in BETAS]
+        rates = tuple(dict.fromkeys(one.lr for one in cell if one.lr is not None))
+        if not rates:
+            return None
+        extent = Extent(study.task, P_MIN, SWAPS, (*BETAS, *AUTOS), SEEDS, rates)
+        known, estimated = (Table(results(store, runs)) for runs in (extent.fig2(), extent.fig5("fedau")))
+        if not any(known.complete(place) for place in known.cells):
+            return None
+        rows = [*claims.fig2_claims(known), *claims.fig34_claims(known)]
+        rows += [*claims.fig5_claims(known, estimated), *claims.auto_claims(known)]
+    if not rows:
+        return None
+    lines = [
+        tag(
+            "tr",
+            tag("td", row.claim),
+            tag("td", row.measured),
+            tag("td", tag("span", row.verdict, class_=f"verdict {VERDICTS[row.verdict]}")),
+        )
+        for row in rows
+    ]
+    caption = "What the paper says, and what the runs of this store say. A difference counts when its 95 % confidence "
+    caption += "interval leaves out zero; “not decided” is what is left."
+    return table(caption, ("claim", "measured here", "verdict"), lines)
+
+
+def moment(seconds: float) -> str:
+    """A time to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def heading(study: Study) -> str:
+    """What the shown places are, in words."""
+    shown, every = len(study.shown()), len(study.places)
+    return (
+        ""
+        if shown == every
+        else f"{shown} of {every} settings: " + "; ".join(place_text(rows[0].place) for rows in study.shown().values())
+    )
