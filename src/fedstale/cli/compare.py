@@ -111,7 +111,8 @@ def table(comparison: Comparison) -> Table:
     chosen = comparison.settings
     done = sum(len(runs) for runs in comparison.results.values())
     total = len(comparison.methods) * len(comparison.seeds)
-    title = f"{chosen.task}, p_min {chosen.p_min:g}, swap {chosen.swap:g}, {chosen.total_rounds} rounds"
+    who = f"p_min {chosen.p_min:g}" if chosen.participation == "two-groups" else f"participation {chosen.participation}"
+    title = f"{chosen.task}, {who}, swap {chosen.swap:g}, {chosen.total_rounds} rounds"
     made = Table(title=title, caption=f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds")
     made.add_column("method")
     grouped = comparison.metric == "accuracy"

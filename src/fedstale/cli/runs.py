@@ -53,7 +53,7 @@ def list_(
             info.id,
             escape(str(config.get("task", ""))),
             escape(f"{config.get('rule', info.name or '')}{beta}"),
-            f"{config.get('p_min', '')}",
+            f"{config.get('p_min', '')}" if config.get("participation", "two-groups") == "two-groups" else "–",
             f"{config.get('swap', '')}",
             f"{config.get('seed', '')}",
             info.status,
