@@ -136,7 +136,7 @@ def test_a_newer_store_names_both_versions(tmp_path: Path, create: bool, read_on
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
         connection.execute("UPDATE version SET format = 7, written_by = '9.9.9'")
     connection.close()
-    with pytest.raises(StoreError, match=r"has format 7, written by fedstale 9.9.9; .* reads formats up to 1") as error:
+    with pytest.raises(StoreError, match=r"has format 7, written by fedstale 9.9.9; .* reads formats up to 2") as error:
         Store.open(tmp_path, create=create, read_only=read_only)
     one_line(error)
 
@@ -146,13 +146,13 @@ def test_an_older_store_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         database_module, "_STEPS", (*database_module._STEPS, ("ALTER TABLE run ADD COLUMN host TEXT DEFAULT 'here'",))
     )
-    with pytest.raises(StoreError, match="old format 1"):
+    with pytest.raises(StoreError, match="old format 2"):
         Store.open(tmp_path, read_only=True)
     with Store.open(tmp_path) as store:
         assert store.database.read("SELECT host FROM run") == [("here",)]
         assert len(store.run("one").metrics()["loss"]) == 600
     with Store.open(tmp_path, read_only=True) as store:
-        assert store.database.read("SELECT format FROM version") == [(2,)]
+        assert store.database.read("SELECT format FROM version") == [(3,)]
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -12,8 +13,10 @@ import typer
 from .. import __version__
 from ..checks import InvalidInput
 from ..tasks.data import DataUnavailable
-from . import advise, compare, data, flower, reproduce, run, runs, sweep
+from . import advise, board, compare, data, flower, report, reproduce, run, runs, sweep
+from .compat import keep_argument_help
 
+keep_argument_help()
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -26,6 +29,8 @@ app.command("resume")(run.resume)
 app.command("advise")(advise.advise)
 app.command("sweep")(sweep.sweep)
 app.command("reproduce")(reproduce.reproduce)
+app.command("report")(report.report)
+app.command("board")(board.board)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
@@ -49,12 +54,16 @@ def fedstale(
 def main() -> None:
     """Run a command; a wrong input is one line on standard error and exit code 2, never a traceback."""
     warnings.showwarning = _note  # type: ignore[assignment]  # it wants the text only
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that has no β shows a question mark
+            stream.reconfigure(errors="replace")
     try:
         app()
     except (InvalidInput, DataUnavailable) as error:
         _complain(str(error))
     except ModuleNotFoundError as error:
         extra = {"torch": "sim", "sklearn": "sim", "matplotlib": "sim", "platformdirs": "sim", "flwr": "flower"}
+        extra |= {"dash": "board", "plotly": "board"}
         package = (error.name or "").partition(".")[0]
         if package not in extra:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from ..checks import InvalidInput
 from ..simulation.settings import Settings, from_toml, settings, to_toml
-from .options import Json, StorePath, with_settings
+from .options import Json, StorePath, print_json, with_settings
 
 if TYPE_CHECKING:
     from ..store import Run, Store
@@ -40,14 +39,20 @@ def run(
     chosen = from_toml(Path(target), **changes) if from_file else settings(task=target, **changes)
     if save_config is not None:
         save_config.write_text(to_toml(chosen), encoding="utf-8")
-        typer.echo(f"settings written to {save_config}: fedstale run {save_config}")
+        if json:
+            print_json({"settings": str(save_config)})
+        else:
+            typer.echo(f"settings written to {save_config}: fedstale run {save_config}")
         return
     from ..store import Store
 
     with Store.open(store) as opened:
         begun = _begun(opened, chosen) if resume else None
         if begun is not None and begun.info().status == "finished":
-            typer.echo(f"run {begun.id} of these settings is finished: fedstale runs show {begun.id}")
+            if json:
+                _tell(begun, as_json=True)
+            else:
+                typer.echo(f"run {begun.id} of these settings is finished: fedstale runs show {begun.id}")
             return
         kept = opened.resume(begun.id) if begun is not None else None
         if kept is None:
@@ -83,7 +88,10 @@ def resume(
             which = max(waiting, key=lambda info: info.updated).id
         info = opened.run(which).info()
         if info.status == "finished":
-            typer.echo(f"run {info.id} is finished: fedstale runs show {info.id}")
+            if json:
+                _tell(opened.run(info.id), as_json=True)
+            else:
+                typer.echo(f"run {info.id} is finished: fedstale runs show {info.id}")
             return
         kept = opened.resume(info.id)
         _go(
@@ -99,7 +107,7 @@ def resume(
 
 
 def _begun(store: Store, chosen: Settings) -> Run | None:
-    for status in ("interrupted", "failed", "finished"):
+    for status in ("running", "interrupted", "failed", "finished"):  # who goes on with a running one is told by whom
         if found := store.find(chosen.record(), status=status):
             return found
     return None
@@ -132,6 +140,7 @@ def _go(
             _clear(kept.folder / "memory")
         simulation = build(chosen, callbacks=callbacks, folder=kept.folder, resume=continues, progress=not quiet)
         kept.truncate(simulation.state.round - 1)
+        _agree(kept, simulation.state.round)
     except BaseException:
         kept.release()
         if not resumed:
@@ -149,10 +158,23 @@ def _go(
             typer.echo(f"engine: auto took {engine}")
     except KeyboardInterrupt:
         done = simulation.state.round
-        typer.echo(f"\ninterrupted after round {done} of {chosen.total_rounds}; go on with: fedstale resume {kept.id}")
+        typer.echo(
+            f"\ninterrupted after round {done} of {chosen.total_rounds}; go on with: fedstale resume {kept.id}",
+            err=True,
+        )
         raise
     finally:
         simulation.state.close()
+
+
+def _agree(kept: Run, round: int) -> None:
+    """Refuse a store that is behind the checkpoint: metrics are written first, so it is not the one of this run."""
+    found = kept.info().rounds_done
+    if found != round:
+        raise InvalidInput(
+            f"run {kept.id}: its checkpoint {kept.checkpoint} was made after round {round}, the store has {found} "
+            "rounds: one of them is an older copy; restore the other, or delete the checkpoint to begin again"
+        )
 
 
 def _clear(folder: Path) -> None:
@@ -164,7 +186,7 @@ def _clear(folder: Path) -> None:
 def _tell(kept: Run, *, as_json: bool) -> None:
     info = kept.info()
     if as_json:
-        typer.echo(json.dumps({"id": info.id, "status": info.status, "rounds": info.rounds_done, **info.summary}))
+        print_json({"id": info.id, "status": info.status, "rounds": info.rounds_done, **info.summary})
         return
     parts = [
         f"{key} {info.summary[key]:.4g}"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks import InvalidInput, positive_int
+from ..checks import Float, InvalidInput, positive_int
+from ..participation import Known
 from .loop import Callback, Record, Simulation
 
 if TYPE_CHECKING:
     from ..store import Run
+
+
+MOST_CLIENTS = 10_000
+"""Beyond so many clients their p̂ are not stored: every evaluation would add a megabyte."""
 
 
 @dataclass
@@ -30,7 +36,9 @@ class StoreRun(Callback):
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         """Record, and save when it is time."""
-        clients = None if record.per_client is None else {"accuracy": record.per_client}
+        clients = {} if record.per_client is None else {"accuracy": record.per_client}
+        if "p_error" in record.metrics:
+            clients |= _probabilities(simulation, record.round)
         self.run.record(record.round, record.metrics, participants=record.participants, clients=clients)
         if (record.round + 1) % self.every == 0:
             self.save(simulation)
@@ -46,6 +54,17 @@ class StoreRun(Callback):
             self.save(simulation)
         status = reason if reason in ("interrupted", "failed") else "finished"
         self.run.finish(status, "" if reason == status else f"{reason} in round {simulation.state.round}")
+
+
+def _probabilities(simulation: Simulation, t: int) -> dict[str, Float]:
+    """p̂ after round t and the true p of every client, where p is estimated; Flower's runs have the first, too."""
+    count, state = simulation.federation.num_clients, simulation.state.estimator
+    if state is None or isinstance(simulation.estimator, Known) or count > MOST_CLIENTS:
+        return {}
+    found = {"probability": simulation.estimator.probabilities(state, np.arange(count))}
+    with suppress(ValueError):  # a selection whose probabilities have no closed form
+        found["probability_true"] = np.broadcast_to(simulation.participation.probabilities(t), count)
+    return found
 
 
 @dataclass

@@ -11,5 +11,17 @@ from .errors import RunInUse, StoreError
 from .info import STATUSES, RunInfo
 from .run import Run
 from .store import DEFAULT_FOLDER, ENVIRONMENT, Store
+from .watch import Watch
 
-__all__ = ["DEFAULT_FOLDER", "ENVIRONMENT", "STATUSES", "Run", "RunInUse", "RunInfo", "Store", "StoreError", "digest"]
+__all__ = [
+    "DEFAULT_FOLDER",
+    "ENVIRONMENT",
+    "STATUSES",
+    "Run",
+    "RunInUse",
+    "RunInfo",
+    "Store",
+    "StoreError",
+    "Watch",
+    "digest",
+]

@@ -16,10 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from .errors import StoreError, database_errors
+from .errors import StoreError, damaged, database_errors
+from .info import CHECKSUM, checksum
 
 _APPLICATION = 0x66737431  # marks the file as ours
-_PATIENCE = 30.0  # seconds to wait for another writer
+PATIENCE = 30.0
+"""Seconds to wait for another writer."""
+_BRIDGED = (1, 2)  # the old and the new format that `_as_new` reads alike
+_LOOKED_THROUGH = 1 << 27
+"""Bytes up to which a file is looked through when it is opened: about seven seconds a gigabyte."""
 
 # Step k brings a file of format k to format k + 1; a new file goes through all of them.
 _STEPS: tuple[tuple[str, ...], ...] = (
@@ -56,7 +61,18 @@ _STEPS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (run, kind, name, first)
         )""",
     ),
+    # SQLite has no checksums of its own. A run that an older version may still be writing is left without one.
+    (
+        "ALTER TABLE run ADD COLUMN checksum INTEGER",
+        f"UPDATE run SET checksum = {CHECKSUM} WHERE status <> 'running'",  # noqa: S608
+    ),
 )
+
+# What only makes reading quicker is no matter of the format: a file without it is made quick when it is next written.
+_INDEXES = {
+    # All that tells whether a run changed: whoever watches a store reads a few kilobytes and no config.
+    "run_state": "CREATE INDEX IF NOT EXISTS run_state ON run (updated, status, rounds_done)",
+}
 
 
 class Database:
@@ -70,11 +86,14 @@ class Database:
         Whether to make it when it is missing.
     read_only
         Whether to refuse every change.
+    patience
+        Seconds to wait for another process that has it locked.
     """
 
-    def __init__(self, file: Path, *, create: bool, read_only: bool) -> None:
+    def __init__(self, file: Path, *, create: bool, read_only: bool, patience: float = PATIENCE) -> None:
         self.file = file
         self.read_only = read_only
+        self._patience = patience
         self.mutex = threading.RLock()
         self._process = os.getpid()
         self._frozen = False
@@ -84,6 +103,8 @@ class Database:
         try:
             with database_errors(file):
                 self._connection = self._connect("ro" if read_only else "rwc" if create else "rw")
+                if file.stat().st_size <= _LOOKED_THROUGH:
+                    self.look_through()
                 self._check_version()
         except BaseException:
             self.close()
@@ -114,6 +135,13 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
 
+    def look_through(self) -> None:
+        """Compare every page and every index with the others: a run that a damaged page hides would not be missed."""
+        with self.mutex, database_errors(self.file):
+            (found,) = self._live().execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise damaged(self.file, " ".join(str(found).split()))
+
     def shrink(self) -> None:
         """Give the space of deleted rows back to the disk."""
         with self.mutex, database_errors(self.file):
@@ -140,10 +168,11 @@ class Database:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if mode != "ro":
                 self._settle(connection)
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             connection.close()
             journal = self.file.with_name(self.file.name + "-wal")
-            if mode != "ro" or (journal.exists() and journal.stat().st_size):
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # somebody does write
+            if mode != "ro" or busy or (journal.exists() and journal.stat().st_size):
                 raise
             # SQLite wants to write beside a file in WAL mode even to read it, unless it is told that nobody writes.
             connection = self._link("mode=ro&immutable=1")
@@ -151,14 +180,25 @@ class Database:
         except BaseException:
             connection.close()
             raise
+        if mode == "ro":
+            self._as_new(connection)
         return connection
 
     def _link(self, options: str) -> sqlite3.Connection:
         uri = f"{self.file.absolute().as_uri()}?{options}"
-        return sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        link = sqlite3.connect(uri, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        link.create_function("checksum_of", -1, checksum, deterministic=True)
+        return link
+
+    def _as_new(self, connection: sqlite3.Connection) -> None:
+        """Let a file of the first format, which only a writer brings up to date, be read as if it were of this one."""
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(run)")]
+        if columns and "checksum" not in columns:
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("CREATE TEMP VIEW run AS SELECT *, NULL AS checksum FROM main.run")
 
     def _settle(self, connection: sqlite3.Connection) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + self._patience
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA synchronous = FULL")
         while True:
@@ -179,10 +219,19 @@ class Database:
                 f"store {self.file} has format {found}, written by fedstale {written_by}; "
                 f"this is fedstale {__version__}, which reads formats up to {newest}: upgrade fedstale"
             )
-        if found < newest and self.read_only:
+        if found < newest and self.read_only and (found, newest) != _BRIDGED:
             raise StoreError(f"store {self.file} has the old format {found}: open it once for writing")
-        if found < newest:
+        if found < newest and not self.read_only:
             self._upgrade()
+        if not self.read_only:
+            self._index()
+
+    def _index(self) -> None:
+        there = {name for (name,) in self.read("SELECT name FROM sqlite_master WHERE type = 'index'")}
+        if not there.issuperset(_INDEXES):
+            with suppress(StoreError), self.write() as connection:  # a full disk must not keep anyone from opening
+                for statement in _INDEXES.values():
+                    connection.execute(statement)
 
     def _upgrade(self) -> None:
         with self.write() as connection:

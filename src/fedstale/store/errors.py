@@ -31,6 +31,13 @@ _REASONS = {
 }
 
 
+def damaged(file: Path, what: str) -> StoreError:
+    """Build the error for a file whose contents contradict each other (raise what it returns)."""
+    return StoreError(
+        f"store {file}: the file is damaged: {what}; restore a copy of it (the checkpoints beside it are not affected)"
+    )
+
+
 @contextmanager
 def database_errors(file: Path) -> Iterator[None]:
     """Turn the errors of SQLite into ours."""
@@ -40,7 +47,9 @@ def database_errors(file: Path) -> Iterator[None]:
         # The low byte is the kind of error, the rest its finer cause.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         reason = _REASONS.get(code, "SQLite refused")
-        raise StoreError(f"store {file}: {reason} ({error})") from error
+        raise StoreError(f"store {file}: {reason} ({' '.join(str(error).split())})") from error
+    except UnicodeDecodeError as error:  # SQLite's own message quotes the damaged text
+        raise damaged(file, "it holds text that is none") from error
 
 
 @contextmanager

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .errors import damaged
 from .locks import held
 
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 STATUSES = ("running", "finished", "failed", "interrupted")
 
-COLUMNS = "id, name, sweep, status, message, created, updated, rounds_done, rounds_total, config, summary"
+_CONTENT = "id, name, sweep, status, message, created, updated, rounds_done, rounds_total, config, summary"
+COLUMNS = f"{_CONTENT}, hash, checksum"
+CHECKSUM = f"checksum_of({_CONTENT}, hash)"
+"""The checksum of a row of the table, in SQL; `Database` defines the function."""
+
+
+def checksum(*values: float | str | None) -> int:
+    """CRC-32 of the values of a row."""
+    return zlib.crc32(json.dumps(values).encode())
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,9 @@ class RunInfo:
 
 
 def run_folder(root: Path, id: str) -> Path:
-    """Where the files of a run lie."""
+    """Where the files of a run lie; an id that leads anywhere else is damage, or somebody's intention."""
+    if not _ID.fullmatch(id):
+        raise damaged(root / "store.sqlite", f"a run's id is {id!r}")
     return root / "runs" / id
 
 
@@ -64,7 +78,9 @@ def lock_file(folder: Path) -> Path:
 
 def read_info(root: Path, row: tuple[Any, ...]) -> RunInfo:
     """Make a RunInfo of the row with `COLUMNS`."""
-    id, name, sweep, status, message, created, updated, done, total, config, summary = row
+    id, name, sweep, status, message, created, updated, done, total, config, summary, _, written = row
+    if written is not None and written != checksum(*row[:-1]):  # None: written by a version without checksums
+        raise damaged(root / "store.sqlite", f"the checksum of run {id} does not match")
     folder = run_folder(root, id)
     if status == "running" and not held(lock_file(folder)):
         status = "interrupted"

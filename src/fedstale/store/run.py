@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import Float, choose, positive_int, unknown
-from .blocks import Ints, Kind, Series, decode, encode, join, matrix, summed
-from .errors import StoreError
-from .info import COLUMNS, RunInfo, read_info, run_folder
+from .blocks import Ints, Kind, Series, decode, encode, join, matrix, opened, sealed, summed
+from .errors import StoreError, damaged
+from .info import CHECKSUM, COLUMNS, RunInfo, read_info, run_folder
 from .locks import Lock
 from .recorder import Number, Recorder, Row
 
@@ -28,6 +28,7 @@ _WRITE = (
     "INSERT INTO block (run, kind, name, first, data) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (run, kind, name, first) DO UPDATE SET data = excluded.data"
 )
+SEAL = f"UPDATE run SET checksum = {CHECKSUM} WHERE key = ?"  # noqa: S608
 
 
 class Run:
@@ -107,11 +108,11 @@ class Run:
             connection.execute("DELETE FROM block WHERE run = ? AND first > ?", (self._key, after_round))
             query = "SELECT kind, name, max(first), data FROM block WHERE run = ? GROUP BY kind, name"
             for number, name, first, data in connection.execute(query, (self._key,)).fetchall():
-                kind = Kind(number)
-                series = self._decode(kind, first, data)
+                kind, series = self._decode(number, name, first, data)
                 if series.rounds[-1] > after_round:
                     series = series.until(after_round)
-                    connection.execute(_WRITE, (self._key, number, name, first, encode(kind, series)))
+                    place = self._key, number, name, first
+                    connection.execute(_WRITE, (*place, sealed(encode(kind, series), *place)))
                 if kind is Kind.METRIC:
                     summary[name] = float(series.values[-1])
                 last = max(last, int(series.rounds[-1]))
@@ -164,7 +165,9 @@ class Run:
 
     def save(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
         """Write rows of `unsaved` and how the run stands."""
-        connection.executemany(_WRITE, [(self._key, *row) for row in rows])
+        places = [(self._key, kind, name, first) for kind, name, first, _ in rows]
+        sealed_rows = [(*place, sealed(row[-1], *place)) for place, row in zip(places, rows, strict=True)]
+        connection.executemany(_WRITE, sealed_rows)
         self._save(connection, self._recorder.last, self._recorder.summary)
 
     def saved(self) -> None:
@@ -178,6 +181,7 @@ class Run:
             "WHERE key = ?",
             (self._status, self._message, time.time(), last + 1, json.dumps(summary), self._key),
         )
+        connection.execute(SEAL, (self._key,))
 
     def _must_write(self) -> None:
         if self._lock is None:
@@ -240,13 +244,26 @@ class Run:
         query = f"SELECT kind, name, first, data FROM block WHERE run = ? AND kind IN ({_marks(chosen)})"  # noqa: S608
         if names is not None:
             query += f" AND name IN ({_marks(names)})"
+        query += " UNION ALL SELECT -1, '', rounds_done, NULL FROM run WHERE key = ? ORDER BY kind, name, first"
         self._settle()
-        values = (self._key, *chosen, *(names or ()))
+        values = (self._key, *chosen, *(names or ()), self._key)
         parts: dict[tuple[Kind, str], list[Series]] = {}
-        for number, name, first, data in self._store.database.read(query + " ORDER BY kind, name, first", values):
-            kind = Kind(number)
-            parts.setdefault((kind, name), []).append(self._decode(kind, first, data))
-        return {key: join(key[0], blocks) for key, blocks in parts.items()}
+        done = 0
+        for number, name, first, data in self._store.database.read(query, values):
+            if data is None:
+                done = first
+                continue
+            kind, series = self._decode(number, name, first, data)
+            parts.setdefault((kind, name), []).append(series)
+        found = {key: join(key[0], blocks) for key, blocks in parts.items()}
+        self._complete(found.get((Kind.ROUNDS, "")), done, Kind.ROUNDS in chosen)
+        return found
+
+    def _complete(self, rounds: Series | None, done: int, asked: bool) -> None:
+        last = -1 if rounds is None else int(rounds.rounds[-1])
+        if asked and last != done - 1:
+            what = f"the metrics of run {self.id} end in round {last}, it has had {done} rounds"
+            raise damaged(self._store.database.file, what)
 
     def _names(self, kind: Kind) -> list[str]:
         self._settle()
@@ -257,10 +274,11 @@ class Run:
         if self._recorder.unsaved:
             self.flush()
 
-    def _decode(self, kind: Kind, first: int, data: bytes) -> Series:
+    def _decode(self, number: int, name: str, first: int, data: bytes) -> tuple[Kind, Series]:
         try:
-            return decode(kind, first, data)
-        except ValueError as error:
+            kind = Kind(number)
+            return kind, decode(kind, first, opened(data, self._key, number, name, first))
+        except (TypeError, ValueError) as error:
             file = self._store.database.file
             raise StoreError(f"store {file}: the metrics of run {self.id} are damaged: {error}") from None
 

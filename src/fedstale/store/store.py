@@ -16,11 +16,11 @@ from typing import IO, Any
 from ..checks import UnknownName, choose, fail, positive_int, unknown
 from . import export
 from .config import Config, comparable, digest, settings, to_json
-from .database import Database
+from .database import PATIENCE, Database
 from .errors import StoreError, folder_errors
 from .info import COLUMNS, STATUSES, RunInfo, lock_file, read_info, run_folder
 from .locks import Lock
-from .run import Run
+from .run import SEAL, Run
 
 DEFAULT_FOLDER = "fedstale-runs"
 """Where runs go when nothing else is said."""
@@ -44,7 +44,14 @@ class Store:
         self._writing: dict[str, Run] = {}
 
     @classmethod
-    def open(cls, path: str | Path | None = None, *, create: bool = True, read_only: bool = False) -> Store:
+    def open(
+        cls,
+        path: str | Path | None = None,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        patience: float = PATIENCE,
+    ) -> Store:
         """Open the store in a folder.
 
         Parameters
@@ -55,6 +62,8 @@ class Store:
             Whether to make it when it is missing.
         read_only
             Whether to only look; needs no right to write.
+        patience
+            Seconds to wait for a process that has the file locked.
         """
         folder = Path(path or os.environ.get(ENVIRONMENT) or DEFAULT_FOLDER).absolute()
         if folder.exists() and not folder.is_dir():
@@ -62,7 +71,7 @@ class Store:
         if create and not read_only:
             with folder_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        return cls(folder, Database(folder / "store.sqlite", create=create, read_only=read_only))
+        return cls(folder, Database(folder / "store.sqlite", create=create, read_only=read_only, patience=patience))
 
     def close(self) -> None:
         """Commit what is recorded and let go of everything; a run that has not finished counts as interrupted."""
@@ -118,6 +127,7 @@ class Store:
                 ).lastrowid
                 leaves = {(leaf, value, key) for leaf, value in settings(plain)}
                 connection.executemany("INSERT INTO setting (key, value, run) VALUES (?, ?, ?)", leaves)
+                connection.execute(SEAL, (key,))
         except BaseException:
             lock.release()
             shutil.rmtree(run_folder(self.folder, id), ignore_errors=True)
@@ -133,6 +143,7 @@ class Store:
                 change = "UPDATE run SET status = 'running', message = '', updated = max(updated, ?) WHERE key = ?"
                 if not connection.execute(change, (time.time(), key)).rowcount:
                     raise StoreError(f"run {id} was deleted")
+                connection.execute(SEAL, (key,))
             return self._writer(key, id, lock)
         except BaseException:
             lock.release()
@@ -159,8 +170,11 @@ class Store:
         try:
             with self.database.write() as connection:
                 for (config,) in connection.execute("SELECT config FROM run WHERE key = ?", (key,)).fetchall():
-                    leaves = [(leaf, value, key) for leaf, value in settings(json.loads(config))]
-                    connection.executemany("DELETE FROM setting WHERE key = ? AND value = ? AND run = ?", leaves)
+                    try:
+                        leaves = [(leaf, value, key) for leaf, value in settings(json.loads(config))]
+                        connection.executemany("DELETE FROM setting WHERE key = ? AND value = ? AND run = ?", leaves)
+                    except ValueError:  # a damaged run must be deletable, too, if slowly
+                        connection.execute("DELETE FROM setting WHERE run = ?", (key,))
                 connection.execute("DELETE FROM block WHERE run = ?", (key,))
                 connection.execute("DELETE FROM run WHERE key = ?", (key,))
             self.database.shrink()

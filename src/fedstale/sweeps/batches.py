@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..simulation.settings import Settings, settings
-from .lockstep import Lockstep, eligible, shared, width
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def perceptron(task: str) -> Dense | None:
 
 def plan(runs: Iterable[Settings]) -> list[Batch]:
     """Group runs into batches, in the order in which they were listed."""
+    from .lockstep import eligible, shared, width  # torch is loaded by those who run, not by those who look
+
     groups: dict[object, list[Settings]] = {}
     for one in runs:
         together = eligible(one) and perceptron(one.task) is not None
@@ -69,6 +72,8 @@ def work(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
         if lockstep:
             model = perceptron(runs[0].task)
             if model is not None:
+                from .lockstep import Lockstep
+
                 try:
                     return Lockstep(runs, model).run()
                 except Exception:  # which of them it was is found out by running each alone
@@ -83,8 +88,12 @@ def alone(chosen: Settings) -> Outcome:
 
     outcome = Outcome(chosen.record())
     try:
-        simulation = build(chosen, progress=False)
-        reason = simulation.run()
+        with TemporaryDirectory(prefix="fedstale-") as folder:  # for memory="disk": rows that end with the run
+            simulation = build(chosen, folder=Path(folder), progress=False)
+            try:
+                reason = simulation.run()
+            finally:
+                simulation.state.close()
     except Exception as error:  # a failed run does not stop the sweep
         outcome.reason, outcome.failed = f"{type(error).__name__}: {error}", True
         return outcome

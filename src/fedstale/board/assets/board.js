@@ -1,0 +1,203 @@
+/* What a click, a key or a choice on the page means. State lives in Dash stores; this file writes it there and keeps the
+   pressed, checked and chosen marks of the page in step with it. No requests, no inline code. */
+(function () {
+  "use strict";
+
+  const state = {chosen: [], order: {}, page: 0, cell: null};
+  const set = (id, data) => window.dash_clientside.set_props(id, {data});
+
+  // Marks
+
+  function mark(element, name, value) {
+    if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  }
+
+  function apply() {
+    const chosen = new Set(state.chosen);
+    document.querySelectorAll("[data-run]").forEach((box) => {
+      const on = chosen.has(box.dataset.run);
+      mark(box, "aria-checked", String(on));
+      box.closest("tr").classList.toggle("picked", on);
+    });
+    document.querySelectorAll("[data-column]").forEach((head) => {
+      const mine = state.order.column === head.dataset.column;
+      mark(head, "aria-sort", mine ? (state.order.descending ? "descending" : "ascending") : "none");
+    });
+    document.querySelectorAll("button[data-store]").forEach((button) => {
+      mark(button, "aria-pressed", String(state[button.dataset.store] === button.dataset.value));
+    });
+    document.querySelectorAll("select[data-store]").forEach((list) => {
+      if (list.value !== list.dataset.chosen && document.activeElement !== list) list.value = list.dataset.chosen;
+    });
+    const cells = [...document.querySelectorAll("[data-cell]")];
+    cells.forEach((cell) => mark(cell, "aria-pressed", String(cell.dataset.cell === state.cell)));
+    const focused = cells.find((cell) => cell === document.activeElement);
+    const stop = focused || cells.find((cell) => cell.dataset.cell === state.cell) || cells[0];
+    cells.forEach((cell) => mark(cell, "tabindex", cell === stop ? "0" : "-1"));
+    for (const view of ["runs", "sweep"]) {
+      const part = document.getElementById("view-" + view);
+      if (part) part.hidden = state.view !== view;
+    }
+  }
+
+  let waiting = false;
+  function later() {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      apply();
+    });
+  }
+
+  let watched = false;
+  function watch() {
+    if (watched) return;
+    watched = true;
+    const observer = new MutationObserver(later);
+    for (const id of ["rows", "heat", "sweep-box", "map-box", "shown-box", "metric-box", "inspect-box"]) {
+      const part = document.getElementById(id);
+      const attributeFilter = ["data-run", "data-cell", "data-chosen"];
+      if (part) observer.observe(part, {childList: true, subtree: true, attributes: true, attributeFilter});
+    }
+    const filter = document.getElementById("filter");
+    if (filter) filter.setAttribute("aria-describedby", "filter-help");
+  }
+
+  // Dash writes what people zoom to into the figure, as if the server had sent it; a new figure would undo it. So the
+  // ranges that differ from those that were sent are carried over.
+  const sent = {};
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    board: {
+      sync: function (...values) {
+        const names = ["chosen", "view", "axis", "order", "page", "cell"];
+        names.forEach((name, k) => (state[name] = values[k] ?? state[name]));
+        watch();
+        later();
+        return window.dash_clientside.no_update;
+      },
+      draw: function (next, now, id) {
+        const before = sent[id] || {};
+        sent[id] = {xaxis: next.layout.xaxis?.range, yaxis: next.layout.yaxis?.range};
+        if (!now || !next.layout.uirevision || next.layout.uirevision !== now.layout?.uirevision) return next;
+        const layout = {...next.layout};
+        for (const axis of ["xaxis", "yaxis"]) {
+          const mine = now.layout[axis] || {};
+          const same = JSON.stringify(mine.range) === JSON.stringify(before[axis]);
+          if (mine.autorange === true) layout[axis] = {...layout[axis], autorange: true, range: undefined};
+          else if (mine.autorange === false && !same) {
+            layout[axis] = {...layout[axis], autorange: false, range: mine.range};
+          }
+        }
+        return {...next, layout};
+      },
+    },
+  });
+
+  // Colours
+
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const wanted = () => {
+    try {
+      return localStorage.getItem("fedstale-theme");
+    } catch {
+      return null;
+    }
+  };
+  function colours() {
+    const on = wanted() ? wanted() === "dark" : dark.matches;
+    document.documentElement.dataset.theme = on ? "dark" : "light";
+    const button = document.getElementById("theme");
+    if (button) mark(button, "aria-pressed", String(on));
+  }
+  dark.addEventListener("change", colours);
+  colours();
+  new MutationObserver((_, observer) => {
+    if (document.getElementById("theme")) {
+      observer.disconnect();
+      colours();
+    }
+  }).observe(document.documentElement, {childList: true, subtree: true});
+
+  // Clicks and keys
+
+  function choose(ids) {
+    state.chosen = ids;
+    set("chosen", ids);
+    later();
+  }
+
+  function toggle(id) {
+    choose(state.chosen.includes(id) ? state.chosen.filter((other) => other !== id) : [...state.chosen, id]);
+  }
+
+  document.addEventListener("click", (event) => {
+    const hit = (selector) => event.target.closest(selector);
+    let found;
+    if ((found = hit("[data-run]"))) toggle(found.dataset.run);
+    else if ((found = hit("[data-sort]"))) {
+      const column = found.dataset.sort;
+      const again = state.order.column === column;
+      // A third click goes back to the newest first.
+      const next = !again ? {column, descending: column === "result"} : {column, descending: !state.order.descending};
+      const first = column === "result";
+      state.order = again && state.order.descending !== first ? {column: "", descending: false} : next;
+      set("order", state.order);
+      set("page", (state.page = 0));
+      later();
+    } else if ((found = hit("[data-cell]"))) {
+      state.cell = found.dataset.cell;
+      set("cell", state.cell);
+      later();
+    } else if ((found = hit("[data-step]"))) set("page", (state.page = Math.max(0, state.page + Number(found.dataset.step))));
+    else if ((found = hit("[data-drop]"))) {
+      const gone = new Set(found.dataset.drop.split(" "));
+      choose(state.chosen.filter((id) => !gone.has(id)));
+    } else if ((found = hit("[data-only]"))) choose([found.dataset.only]);
+    else if ((found = hit("button[data-store]"))) {
+      state[found.dataset.store] = found.dataset.value;
+      set(found.dataset.store, found.dataset.value);
+      later();
+    } else if (hit("#clear")) choose([]);
+    else if (hit("#theme")) {
+      const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+      try {
+        localStorage.setItem("fedstale-theme", next);
+      } catch {
+        /* without storage the choice lasts as long as the page */
+      }
+      document.documentElement.dataset.theme = next;
+      mark(document.getElementById("theme"), "aria-pressed", String(next === "dark"));
+    } else if ((found = hit("[data-row]")) && !String(window.getSelection())) toggle(found.dataset.row);
+  });
+
+  document.addEventListener("change", (event) => {
+    const list = event.target.closest("select[data-store]");
+    if (!list) return;
+    list.dataset.chosen = list.value;
+    set(list.dataset.store, list.value);
+  });
+
+  const MOVES = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
+  document.addEventListener("keydown", (event) => {
+    const cell = event.target.closest("[data-cell]");
+    const move = MOVES[event.key];
+    if (!cell || !move) return;
+    event.preventDefault();
+    const row = cell.closest("tr");
+    const rows = [...row.parentElement.rows];
+    let [i, j] = [rows.indexOf(row), cell.closest("td").cellIndex];
+    for (;;) {
+      i += move[0];
+      j += move[1];
+      if (!rows[i] || !rows[i].cells[j]) return;
+      const next = rows[i].cells[j].querySelector("[data-cell]");
+      if (next) {
+        next.focus();
+        apply();
+        return;
+      }
+    }
+  });
+})();

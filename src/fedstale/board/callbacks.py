@@ -1,0 +1,275 @@
+"""What happens on the page: every callback reads the store and returns pieces of the page; none writes anything.
+
+The browser asks every two seconds what changed (`tick`), and gets stamps; only the pieces whose stamp is new are drawn
+again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+
+from . import page, parts
+from .choice import LIMIT, chosen_runs, first_choice, with_seeds
+from .curves import group
+from .filters import matching, ordered
+from .heat import HeatMaps
+from .panels import Panel, Panels
+from .source import Source
+
+
+def register(app: Dash, source: Source, maps: HeatMaps) -> None:
+    """Wire the page to a source."""
+    panels = Panels(source)
+    _tick(app, source, maps)
+    _table(app, source)
+    _heat(app, source, maps)
+    _chosen(app, source, panels)
+    _one(app, source, panels)
+    app.clientside_callback(
+        ClientsideFunction("board", "sync"),
+        Output("board", "className"),
+        *(Input(name, "data") for name in ("chosen", "view", "axis", "order", "page", "cell")),
+    )
+    for name in page.PANELS:
+        app.clientside_callback(
+            ClientsideFunction("board", "draw"),
+            Output(f"{name}-graph", "figure"),
+            Input(f"{name}-figure", "data"),
+            State(f"{name}-graph", "figure"),
+            State(f"{name}-graph", "id"),
+            prevent_initial_call=True,
+        )
+
+
+def digest(*parts: object) -> str:
+    """A stamp of anything that can be written down."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def counts(source: Source) -> str:
+    """How many runs there are."""
+    states: dict[str, int] = {}
+    for info in source.runs.values():
+        states[info.status] = states.get(info.status, 0) + 1
+    return ", ".join([f"{len(source.runs):,} runs", *(f"{n:,} {name}" for name, n in sorted(states.items()))])
+
+
+def short(folder: Path) -> str:
+    """A folder as people write it, with ~ for their own."""
+    try:
+        return str("~" / folder.relative_to(Path.home()))
+    except (ValueError, RuntimeError):
+        return str(folder)
+
+
+def first_page(source: Source) -> Any:
+    """The page as it is sent: with the first rows of the table, so that they are seen before any script has asked."""
+    shown, where, stamp = rows(source)
+    return page.layout(short(source.folder), first_choice(source), counts(source), shown, where, stamp)
+
+
+def _tick(app: Dash, source: Source, maps: HeatMaps) -> None:
+    @app.callback(
+        Output("stamp-runs", "data"),
+        Output("stamp-chosen", "data"),
+        Output("stamp-map", "data"),
+        Output("stamp-running", "data"),
+        Output("running", "children"),
+        Output("counts", "children"),
+        Output("trouble", "children"),
+        Input("interval", "n_intervals"),
+        State("chosen", "data"),
+        State("view", "data"),
+        State("stamp-runs", "data"),
+        State("stamp-chosen", "data"),
+        State("stamp-map", "data"),
+        State("stamp-running", "data"),
+        State("trouble", "children"),
+    )
+    def tick(_: Any, chosen: Any, view: str, runs: str, picked: str, heat: str, active: str, trouble: str) -> Any:
+        source.look()
+        infos = list(source.runs.values())
+        paces = {info.id: source.pace(info.id) for info in infos if info.status == "running"}
+        listed = parts.running(infos, paces, time.time())
+        new = [
+            digest(source.version),
+            digest([(info.id, info.updated, info.status) for info in chosen_runs(source, chosen)]),
+            digest([info.id for info in infos if info.status == "finished"]) if view == "sweep" else heat,
+            digest([part.to_plotly_json() for part in listed]),
+        ]
+        old = [runs, picked, heat, active]
+        stamps = [no_update if mine == theirs else mine for mine, theirs in zip(new, old, strict=True)]
+        return (
+            *stamps,
+            no_update if stamps[3] is no_update else listed,
+            no_update if stamps[0] is no_update else counts(source),
+            no_update if (trouble or "") == source.trouble else source.trouble,
+        )
+
+
+def rows(source: Source, text: Any = "", order: Any = None, number: Any = 0) -> tuple[list[Any], str, str]:
+    """One page of the table, where in the list it is, and its stamp."""
+    found = matching(source.runs.values(), str(text or ""))
+    order = order if isinstance(order, dict) else {}
+    found = ordered(found, str(order.get("column", "")), bool(order.get("descending")))
+    last = max(0, -(-len(found) // page.PAGE) - 1)
+    start = page.PAGE * min(max(number if isinstance(number, int) else 0, 0), last)
+    shown = found[start : start + page.PAGE]
+    where = f"{start + 1:,}–{start + len(shown):,} of {len(found):,} runs" if shown else "no run fits the filter"
+    return parts.rows(shown), where, digest(shown, len(found), start)
+
+
+def _table(app: Dash, source: Source) -> None:
+    @app.callback(
+        Output("rows", "children"),
+        Output("page-text", "children"),
+        Output("stamp-rows", "data"),
+        Output("page", "data"),
+        Input("stamp-runs", "data"),
+        Input("filter", "value"),
+        Input("order", "data"),
+        Input("page", "data"),
+        State("stamp-rows", "data"),
+    )
+    def table(_: str, text: Any, order: Any, number: Any, old: str) -> Any:
+        first = ctx.triggered_id == "filter"  # another list begins at its first page
+        shown, where, stamp = rows(source, text, order, 0 if first else number)
+        return *((no_update,) * 3 if stamp == old else (shown, where, stamp)), 0 if first else no_update
+
+
+def _heat(app: Dash, source: Source, maps: HeatMaps) -> None:
+    @app.callback(
+        Output("sweep-box", "children"),
+        Output("map-box", "children"),
+        Output("shown-box", "children"),
+        Output("heat", "children"),
+        Output("heat-note", "children"),
+        Output("map", "data"),
+        Input("view", "data"),
+        Input("stamp-map", "data"),
+        Input("sweep", "data"),
+        Input("map", "data"),
+        Input("shown", "data"),
+    )
+    def heat(view: str, _: str, sweep: Any, given: Any, shown: Any) -> Any:
+        if view != "sweep":
+            return (no_update,) * 6
+        sweeps = {"": "all together", **{name: name for name in maps.sweeps()}}
+        sweep = sweep if sweep in sweeps else ""
+        found = {one.key: one for one in maps.maps(sweep)}
+        key = given if given in found else next(iter(found), "")
+        listed = {one.key: f"{one.label} ({one.runs:,} runs)" for one in found.values()}
+        boxes = [page.select("sweep", "Sweep", sweeps, sweep), page.select("map", "Setting", listed or {"": "–"}, key)]
+        if not key:
+            note = "No finished runs here that differ in p_min or swap and have a β and a test accuracy."
+            return *boxes, page.select("shown", "Cells show", {"best": "β_opt"}, "best"), "", note, no_update
+        table = maps.table(key, sweep)
+        words = sorted({beta for cells in table.cells.values() for beta in cells if isinstance(beta, str)})
+        options = {"best": "β_opt, Δ₀, Δ₁", **{beta: f"{beta} − best β" for beta in words}}
+        shown = shown if shown in options else "best"
+        boxes.append(page.select("shown", "Cells show", options, shown))
+        places = [(p, swap) for p in table.p_min for swap in table.swaps]
+        partial = sum(place in table.cells and not table.complete(place) for place in places)
+        note = (
+            "β with the best test accuracy, each β at its best learning rate, mean over seeds. Δ₀, Δ₁: its gain over "
+            "β = 0 (FedAvg) and β = 1 (FedVARP), percentage points."
+            if shown == "best"
+            else f"Test accuracy of β = {shown} minus that of the best fixed β, percentage points."
+        )
+        note += f" {partial} cells lack some β of the paper." if partial else ""
+        return *boxes, parts.heat(table, shown), note, no_update if key == given else key
+
+    @app.callback(
+        Output("chosen", "data", allow_duplicate=True),
+        Input("cell", "data"),
+        State("map", "data"),
+        State("sweep", "data"),
+        prevent_initial_call=True,
+    )
+    def open_cell(cell: Any, key: str, sweep: str) -> Any:
+        try:
+            p, swap = map(float, str(cell).split())
+        except ValueError:
+            return no_update
+        return maps.behind(key, (p, swap), sweep or "")[:LIMIT] or no_update
+
+    @app.callback(
+        Output("chosen", "data", allow_duplicate=True),
+        Input("seeds", "n_clicks"),
+        State("chosen", "data"),
+        prevent_initial_call=True,
+    )
+    def add_seeds(_: Any, chosen: Any) -> Any:
+        return with_seeds(source, [info.id for info in chosen_runs(source, chosen)])
+
+
+def _outputs(*names: str) -> list[Any]:
+    found = []
+    for name in names:
+        found += [Output(f"{name}-figure", "data"), Output(f"{name}-plot", "className")]
+        found += [Output(f"{name}-{part}", "children") for part in ("empty", "note", "alt")]
+    return found
+
+
+def _values(*panels: Panel) -> list[Any]:
+    found: list[Any] = []
+    for one in panels:
+        found += [one.figure, "plot" if one.instead == "" else "plot empty", one.instead, one.note, one.spoken]
+    return found
+
+
+def _chosen(app: Dash, source: Source, panels: Panels) -> None:
+    @app.callback(
+        Output("metric-box", "children"),
+        *_outputs("curve"),
+        Input("chosen", "data"),
+        Input("stamp-chosen", "data"),
+        Input("metric", "data"),
+        Input("axis", "data"),
+    )
+    def curve(chosen: Any, _: str, metric: Any, axis: Any) -> Any:
+        curves = group(chosen_runs(source, chosen))
+        options = panels.metrics(curves)
+        metric = metric if metric in options else next(iter(options), "accuracy")
+        box = page.select("metric", "y", options or {"accuracy": "Test accuracy"}, metric)
+        return box, *_values(panels.curve(curves, metric, axis if axis in ("bytes", "seconds") else "round"))
+
+    @app.callback(
+        Output("legend", "children"),
+        Output("chosen-text", "children"),
+        *_outputs("beta", "groups"),
+        Input("chosen", "data"),
+        Input("stamp-chosen", "data"),
+    )
+    def rest(chosen: Any, _: str) -> Any:
+        infos = chosen_runs(source, chosen)
+        curves = group(infos)
+        return (
+            parts.legend(curves),
+            panels.count(infos, curves),
+            *_values(panels.beta(curves), panels.groups(curves)),
+        )
+
+
+def _one(app: Dash, source: Source, panels: Panels) -> None:
+    @app.callback(
+        Output("inspect-box", "children"),
+        *_outputs("raster", "staleness", "probability"),
+        Input("chosen", "data"),
+        Input("stamp-chosen", "data"),
+        Input("inspect", "data"),
+    )
+    def one(chosen: Any, _: str, inspect: Any) -> Any:
+        options = {
+            info.id: f"{curve.label} · seed {info.config.get('seed', '–')}"
+            for curve in group(chosen_runs(source, chosen))
+            for info in curve.runs
+        }
+        inspect = inspect if inspect in options else next(iter(options), "")
+        box = page.select("inspect", "Run", options or {"": "–"}, inspect)
+        return box, *_values(*panels.one(source.runs.get(inspect)))

@@ -1,0 +1,172 @@
+"""Curves: runs that differ only in the seed are one, with mean and standard error at every round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..checks import Float
+from ..simulation.settings import settings
+from ..store import RunInfo
+from ..store.blocks import Series
+from .filters import method, title
+from .source import Source
+
+MOST = 24
+"""Curves that are drawn at once: more cannot be told apart."""
+_POINTS = 600  # of one curve: more than a screen has
+AXES = {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}
+_DEFAULTS = settings().record()
+_SUMMED = {"bytes": ("bytes_up", "bytes_down"), "seconds": ("seconds",)}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Runs that are drawn as one.
+
+    Attributes
+    ----------
+    label
+        In what it differs from the other curves.
+    runs
+        One per seed.
+    """
+
+    label: str
+    runs: tuple[RunInfo, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A curve's numbers: x, mean and standard error (NaN where one run is all there is), all of shape (R,)."""
+
+    x: Float
+    mean: Float
+    error: Float
+    rough: bool = False
+    """Whether x was estimated from some of the rounds, because the others were not recorded."""
+
+
+def group(infos: Iterable[RunInfo]) -> list[Curve]:
+    """Put seeds together and name what remains by its differences; of equal seeds the newest counts."""
+    groups: dict[str, dict[Any, RunInfo]] = {}
+    for info in infos:
+        # A run without a seed is nobody's repetition.
+        key = repeated(info) or info.id
+        seeds = groups.setdefault(key, {})
+        seed = info.config.get("seed")
+        if seed not in seeds or seeds[seed].created < info.created:
+            seeds[seed] = info
+    members = [tuple(seeds[seed] for seed in sorted(seeds, key=repr)) for seeds in groups.values()]
+    labels = _labels([runs[0] for runs in members])
+    found = [Curve(label, runs) for label, runs in zip(labels, members, strict=True)]
+    return sorted(found, key=lambda curve: _order(curve.runs[0]))
+
+
+def repeated(info: RunInfo) -> str | None:
+    """What a run has in common with its repetitions: its config but for the seed; None for a run without a seed."""
+    if "seed" not in info.config:
+        return None
+    rest = {key: value for key, value in full(info).items() if key != "seed"}
+    return json.dumps(rest, sort_keys=True)
+
+
+def full(info: RunInfo) -> dict[str, Any]:
+    """A run's config; what an older version of the simulator did not know is at its default."""
+    simulated = "task" in info.config and "rule" in info.config
+    return {**_DEFAULTS, **info.config} if simulated else info.config
+
+
+def line(source: Source, curve: Curve, metric: str, axis: str = "round") -> Line | None:
+    """Mean and standard error over the runs that have the metric; None where none has it, or nothing for the axis."""
+    parts: list[tuple[Series, Float]] = []
+    rough = False
+    for info in curve.runs:
+        found = source.series(info, (metric, *_SUMMED.get(axis, ())))
+        if metric not in found:
+            continue
+        series = _finite(found[metric])
+        at = _axis(series, [found[name] for name in _SUMMED.get(axis, ()) if name in found], axis)
+        if at is None or not len(series.rounds):
+            continue
+        rough = rough or (axis != "round" and int(series.rounds[-1]) + 1 > len(series.rounds))
+        parts.append((series, at))
+    if not parts:
+        return None
+    rounds = np.unique(np.concatenate([series.rounds for series, _ in parts]))
+    values, places = (np.full((len(parts), len(rounds)), np.nan) for _ in range(2))
+    for k, (series, at) in enumerate(parts):
+        where = np.searchsorted(rounds, series.rounds)
+        values[k, where], places[k, where] = series.values, at
+    count = np.isfinite(values).sum(axis=0)
+    mean = np.nansum(values, axis=0) / count
+    spread = np.sqrt(np.nansum((values - mean) ** 2, axis=0) / np.maximum(count - 1, 1) / count)
+    whole = Line(np.nanmean(places, axis=0), mean, np.where(count > 1, spread, np.nan), rough)
+    return _thinned(whole)
+
+
+def _axis(series: Series, amounts: Sequence[Series], axis: str) -> Float | None:
+    """Where each of the series' rounds stands on the axis: its number from 1, or what was used up to its end."""
+    if axis == "round":
+        return series.rounds.astype(np.float64) + 1.0
+    if not amounts:
+        return None
+    total = np.zeros(len(series.rounds))
+    for amount in amounts:
+        # A recorded round stands for those before it that were not.
+        used = np.cumsum(amount.values * np.diff(amount.rounds, prepend=-1))
+        before = np.searchsorted(amount.rounds, series.rounds, side="right") - 1
+        total += np.where(before >= 0, used[np.maximum(before, 0)], 0.0)
+    return total
+
+
+def _finite(series: Series) -> Series:
+    good = np.isfinite(series.values)
+    return series if good.all() else Series(series.rounds[good], series.counts[good], series.values[good])
+
+
+def _thinned(whole: Line) -> Line:
+    if len(whole.x) <= _POINTS:
+        return whole
+    keep = np.unique(np.linspace(0, len(whole.x) - 1, _POINTS).astype(int))
+    return Line(whole.x[keep], whole.mean[keep], whole.error[keep], whole.rough)
+
+
+def _labels(infos: Sequence[RunInfo]) -> list[str]:
+    if len(infos) == 1:
+        return [title(infos[0])]
+    configs = [full(info) for info in infos]
+    rules = {config.get("rule") for config in configs}
+    keys = dict.fromkeys(key for config in configs for key in config if key not in ("seed", "rule", "beta"))
+    texts = {key: [_text(config.get(key)) for config in configs] for key in keys}
+    varied = [key for key in keys if len(set(texts[key])) > 1]
+    methods = [method(config) or title(info) for config, info in zip(configs, infos, strict=True)]
+    labels = []
+    for k, config in enumerate(configs):
+        parts = [f"{key} {texts[key][k]}" for key in varied]
+        if len(rules) == 1 and config.get("beta") is not None:
+            # The ends of the range have names of their own; where only β differs, β says it.
+            own = {0.0: " (FedAvg)", 1.0: " (FedVARP)"}.get(config["beta"], "") if rules == {"fedstale"} else ""
+            parts = [f"β = {_text(config['beta'])}{own}", *parts]
+        elif len(set(methods)) > 1 or not varied:
+            parts = [methods[k], *parts]
+        labels.append(" · ".join(parts))
+    same = {label for label in labels if labels.count(label) > 1}
+    return [f"{label} · {info.id}" if label in same else label for label, info in zip(labels, infos, strict=True)]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items()) or "–"
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _order(info: RunInfo) -> tuple[Any, ...]:
+    """By method (fixed β before the words), then by the rest, so that the same curves always get the same colours."""
+    beta = info.config.get("beta")
+    number = float(beta) if isinstance(beta, (int, float)) else 2.0
+    return (str(info.config.get("rule")), number, str(beta), json.dumps(full(info), sort_keys=True), info.id)

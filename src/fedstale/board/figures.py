@@ -1,0 +1,258 @@
+"""The board's figures as Plotly takes them: plain dicts. Text and grid get their colours from the style sheet.
+
+Plotly reads a few HTML tags in any text, so every text that comes from the store goes through `plain`. No figure has a
+legend: one list beside them serves all. Curves differ in colour and in dash, so that colour alone never tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..checks import Float
+from .clients import Ages, Probabilities, Raster, some
+from .curves import Line
+
+Figure = dict[str, Any]
+
+COLOURS = ("#2a7fc9", "#d9600c", "#12966f", "#b8479a", "#b98900", "#7a86f0", "#8a6d5b", "#6b7785")
+"""Seen apart with the common colour blindnesses, and at least 3:1 against both backgrounds."""
+DASHES = ("solid", "dash", "dot")
+PRIMARY = COLOURS[0]
+
+METRICS = {
+    "accuracy": "Test accuracy",
+    "test_loss": "Test loss",
+    "train_loss": "Training loss",
+    "excess_loss": "Excess loss F(w) − F(w*)",
+    "update_norm": "Norm of the global update",
+    "p_error": "RMS error of p̂",
+    "participants": "Participants per round",
+    "staleness_mean": "Mean staleness (rounds)",
+    "staleness_max": "Largest staleness (rounds)",
+    "server_bytes": "Memory of the server (bytes)",
+}
+"""Metrics that have a name for people, in the order of the list."""
+_X = {"round": "round", "bytes": "bytes sent both ways", "seconds": "seconds of computing"}
+
+
+def plain(text: str) -> str:
+    """Text that Plotly shows as it is."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def style(place: int) -> tuple[str, str]:
+    """Colour and dash of the curve at a place in the list."""
+    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+
+
+def share(metric: str) -> bool:
+    """Whether a metric is a share, shown in percent."""
+    return metric.startswith("accuracy")
+
+
+def curves(lines: Sequence[tuple[str, int, Line]], metric: str, axis: str) -> Figure:
+    """Mean and band of every line; each comes with its label and its place in the list."""
+    form = ":.2%" if share(metric) else ":.4g"
+    traces: list[dict[str, Any]] = []
+    for label, place, line in lines:
+        colour, dash = style(place)
+        # Where many bands lie upon each other, fainter ones keep the means in sight.
+        shade = 0.16 if len(lines) <= 4 else 0.08
+        traces += [_band(line, colour, shade)] if np.isfinite(line.error).any() else []
+        traces.append(_trace(line, label, colour, dash, form))
+    figure = _figure(traces, _X[axis], METRICS.get(metric, plain(metric)), f"{metric}-{axis}")
+    if share(metric):
+        figure["layout"]["yaxis"] |= _percent([line for _, _, line in lines])
+    if metric == "excess_loss":
+        figure["layout"]["yaxis"] |= {"type": "log", "exponentformat": "power", "dtick": 1}
+    if axis == "bytes":
+        figure["layout"]["xaxis"] |= {"tickformat": "~s", "ticksuffix": "B"}
+    return figure
+
+
+def _percent(lines: Sequence[Line]) -> dict[str, Any]:
+    frame = late(lines)
+    return {"tickformat": ".1~%"} | ({} if frame is None else {"range": list(frame)})
+
+
+def late(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """The range of what comes after the first tenth of the axis, where the steep beginning would flatten it."""
+    end = max(float(line.x[-1]) for line in lines)
+    low, high, start = np.inf, -np.inf, np.inf
+    for line in lines:
+        band = np.nan_to_num(line.error)
+        after = line.x > 0.1 * end
+        start = min(start, float(line.mean[0]))
+        if after.any():
+            low = min(low, float((line.mean - band)[after].min()))
+            high = max(high, float((line.mean + band)[after].max()))
+    if not np.isfinite(low) or low - start < high - low:
+        return None
+    return low - 0.06 * (high - low) - 0.005, high + 0.06 * (high - low) + 0.005
+
+
+def betas(lines: Sequence[tuple[str, int, Line]]) -> Figure:
+    """β over the rounds."""
+    figure = curves(lines, "beta", "round")
+    figure["layout"]["yaxis"] |= {"title": _title("β"), "range": [-0.04, 1.04], "dtick": 0.25}
+    return figure
+
+
+def groups(lines: Sequence[tuple[str, int, int, Line]]) -> Figure:
+    """Accuracy of every participation group: the first drawn solid, the rarer ones dotted; with label, place, group."""
+    traces = []
+    for label, place, number, line in lines:
+        colour, _ = style(place)
+        name = f"{label}, {group_name(number)}"
+        traces.append(_trace(line, name, colour, "solid" if number == 0 else "dot", ":.2%"))
+    figure = _figure(traces, "round", "Test accuracy", "groups")
+    figure["layout"]["yaxis"] |= _percent([line for *_, line in lines])
+    return figure
+
+
+def group_name(number: int) -> str:
+    """Of a participation group."""
+    return "frequent clients" if number == 0 else "rare clients" if number == 1 else f"group {number}"
+
+
+def raster(found: Raster) -> Figure:
+    """Client × round, filled where the client came."""
+    trace = {
+        "type": "heatmap",
+        "z": found.share.round(3).tolist(),
+        "x": found.rounds.tolist(),
+        "y": found.clients.tolist(),
+        "zmin": 0,
+        "zmax": 1,
+        "showscale": False,
+        "colorscale": [[0, "rgba(42,127,201,0)"], [1, "rgba(42,127,201,1)"]],
+        "hovertemplate": "client %{y}, round %{x}: %{z:.0%}<extra></extra>"
+        if found.binned
+        else "client %{y}, round %{x}<extra></extra>",
+    }
+    figure = _figure([trace], "round", "client", "raster")
+    figure["layout"]["yaxis"] |= {"autorange": "reversed", "showgrid": False}
+    figure["layout"]["xaxis"]["showgrid"] = False
+    figure["layout"]["hovermode"] = "closest"
+    return figure
+
+
+def staleness(found: Ages) -> Figure:
+    """Rounds since each client last came: mean, longest, now."""
+    who = some(len(found.clients))
+    clients = found.clients[who].tolist()
+    marks = (("longest", found.longest, COLOURS[1], "line-ew"), ("mean", found.mean, COLOURS[0], "circle"))
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": name,
+            "x": clients,
+            "y": _list(values[who]),
+            "marker": {"color": colour, "symbol": symbol, "size": 8, "line": {"width": 2, "color": colour}},
+            "hovertemplate": "%{y:.1f}<extra>" + name + "</extra>",
+        }
+        for name, values, colour, symbol in (*marks, ("now", found.now, COLOURS[2], "x-thin"))
+    ]
+    figure = _figure(traces, "client", "rounds since it came", "staleness")
+    figure["layout"]["yaxis"]["rangemode"] = "tozero"
+    return figure
+
+
+def probabilities(found: Probabilities) -> Figure:
+    """p̂ against p: a client on the diagonal is known exactly."""
+    who = some(len(found.clients))
+    true, estimated = found.true[who], found.estimated[who]
+    positive = np.concatenate([true, estimated])
+    positive = positive[np.isfinite(positive) & (positive > 0)]
+    low = float(positive.min(initial=1.0)) / 1.5
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [low, 1],
+            "y": [low, 1],
+            "line": {"color": COLOURS[7], "dash": "dash", "width": 1},
+            "hoverinfo": "skip",
+        },
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": _list(true),
+            "y": _list(estimated),
+            "text": [f"client {client}" for client in found.clients[who].tolist()],
+            "marker": {"color": PRIMARY, "size": 8, "opacity": 0.75},
+            "hovertemplate": "%{text}: p %{x:.3g}, p̂ %{y:.3g}<extra></extra>",
+        },
+    ]
+    x = "share of rounds in which it came" if found.observed else "true p"
+    figure = _figure(traces, x, "estimated p̂", "probabilities")
+    ticks = {"type": "log", "range": [float(np.log10(low)), 0.06], "tickformat": "~g"}
+    ticks |= {"tickvals": [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1]}
+    figure["layout"]["xaxis"] |= ticks
+    figure["layout"]["yaxis"] |= ticks
+    figure["layout"]["hovermode"] = "closest"
+    return figure
+
+
+def _trace(line: Line, label: str, colour: str, dash: str, form: str) -> dict[str, Any]:
+    few = len(line.x) < 3
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if few else "lines",
+        "name": plain(label),
+        "x": _list(line.x),
+        "y": _list(line.mean),
+        "line": {"color": colour, "dash": dash, "width": 2},
+        "hovertemplate": "%{y" + form + "}",
+    }
+
+
+def _band(line: Line, colour: str, shade: float) -> dict[str, Any]:
+    error = np.nan_to_num(line.error)
+    x, low, high = line.x, line.mean - error, line.mean + error
+    rgb = ",".join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": _list(np.concatenate([x, x[::-1]])),
+        "y": _list(np.concatenate([high, low[::-1]])),
+        "fill": "toself",
+        "fillcolor": f"rgba({rgb},{shade})",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+
+
+def _figure(traces: list[dict[str, Any]], x: str, y: str, revision: str) -> Figure:
+    axis = {"zeroline": False, "showline": True, "linewidth": 1, "ticks": "outside", "ticklen": 4, "nticks": 7}
+    return {
+        "data": traces,
+        "layout": {
+            "xaxis": {**axis, "title": _title(x), "showgrid": False},
+            "yaxis": {**axis, "title": _title(y), "showgrid": True},
+            "margin": {"l": 62, "r": 14, "t": 10, "b": 44},
+            "font": {"family": "system-ui, sans-serif", "size": 12},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "showlegend": False,
+            "hovermode": "x unified",
+            "hoverlabel": {"namelength": 40},
+            "autosize": True,
+            # The same revision keeps zoom and pan when new rounds arrive.
+            "uirevision": revision,
+            "dragmode": "zoom",
+        },
+    }
+
+
+def _title(text: str) -> dict[str, Any]:
+    return {"text": text, "standoff": 6, "font": {"size": 12}}
+
+
+def _list(values: Float) -> list[float | None]:
+    """Six digits are more than a screen shows, and half the bytes."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

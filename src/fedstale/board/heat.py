@@ -1,0 +1,142 @@
+"""The heat map of β_opt over the store's runs: the numbers of Figure 2, by `paper.table.Table`.
+
+Runs that differ in anything but p_min, swap, β, learning rate and seed belong to different maps. A map takes the
+finished runs of one sweep or, as `fedstale reproduce` does, of all of them together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..checks import InvalidInput
+from ..paper.table import Place, Table
+from ..simulation.settings import Settings, settings
+from ..store import RunInfo
+from ..sweeps import Measured
+from ..sweeps.identity import identity
+from ..sweeps.results import tail_of
+from .source import Source
+
+_AXES = ("p_min", "swap", "beta", "lr", "seed")
+_DEFAULTS = settings().record()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A finished run of the simulator."""
+
+    info: RunInfo
+    measured: Measured
+    map: str
+    label: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class Map:
+    """A map that can be drawn: its key, what its runs have in common, and how many there are."""
+
+    key: str
+    label: str
+    runs: int
+
+
+class HeatMaps:
+    """The maps of a source; a run is looked at once, when it has finished.
+
+    Parameters
+    ----------
+    source
+        Where the runs are.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known | None] = {}
+        self._version = -1
+        self._tables: dict[tuple[str, str], tuple[Table, dict[str, str]]] = {}
+
+    def sweeps(self) -> list[str]:
+        """The names of the sweeps, in the order of their newest runs."""
+        return list(dict.fromkeys(info.sweep for info in self._source.runs.values() if info.sweep))
+
+    def maps(self, sweep: str = "") -> list[Map]:
+        """The maps of a sweep (empty: of all runs), the largest first."""
+        counts: dict[str, int] = {}
+        labels: dict[str, str] = {}
+        places: dict[str, set[Place]] = {}
+        for run in self._runs(sweep):
+            one = run.measured.settings
+            if one.beta is not None and run.measured.accuracy == run.measured.accuracy:
+                counts[run.map] = counts.get(run.map, 0) + 1
+                labels[run.map] = run.label
+                places.setdefault(run.map, set()).add((one.p_min, one.swap))
+        found = [Map(key, labels[key], count) for key, count in counts.items() if len(places[key]) > 1]
+        return sorted(found, key=lambda one: (-one.runs, one.label))
+
+    def table(self, key: str, sweep: str = "") -> Table:
+        """The numbers of a map."""
+        return self._table(key, sweep)[0]
+
+    def behind(self, key: str, place: Place, sweep: str = "") -> list[str]:
+        """The ids of the runs behind a cell: every β at its best rate, all seeds."""
+        table, ids = self._table(key, sweep)
+        cells = table.cells.get(place, {})
+        return [ids[identity(run.settings.record())] for cell in cells.values() for run in cell.runs]
+
+    def _table(self, key: str, sweep: str) -> tuple[Table, dict[str, str]]:
+        runs = self._runs(sweep)
+        with self._lock:
+            if (key, sweep) not in self._tables:
+                mine = [run for run in runs if run.map == key]
+                ids = {run.identity: run.info.id for run in mine}
+                self._tables[key, sweep] = Table([run.measured for run in mine]), ids
+            return self._tables[key, sweep]
+
+    def _runs(self, sweep: str) -> list[_Known]:
+        """Finished runs, the newest of equals, in the order in which they were made."""
+        with self._lock:
+            runs, version = self._source.runs, self._source.version
+            if version != self._version:
+                old, self._version = self._known, version
+                done = [info for info in reversed(runs.values()) if info.status == "finished"]
+                if [info.id for info in done] != list(old):  # a run that is under way changes no map
+                    self._known = {info.id: old[info.id] if info.id in old else self._look(info) for info in done}
+                    self._tables.clear()
+            known = [run for run in self._known.values() if run is not None]
+        return _newest(run for run in known if sweep in ("", run.info.sweep))
+
+    def _look(self, info: RunInfo) -> _Known | None:
+        if "rule" not in info.config or "task" not in info.config:
+            return None
+        try:
+            one = settings(**info.config)
+        except InvalidInput:  # a run of something else
+            return None
+        record = one.record()
+        common = {name: value for name, value in record.items() if name not in _AXES}
+        key = hashlib.sha256(repr(sorted(common.items())).encode()).hexdigest()[:16]
+        measured = Measured(one, tail_of(self._source.store, one, info, "accuracy"), info.summary, info.message)
+        return _Known(info, measured, key, _label(one), identity(record))
+
+
+def _newest(runs: Iterable[_Known]) -> list[_Known]:
+    found: dict[str, _Known] = {}
+    for run in runs:
+        found.pop(run.identity, None)
+        found[run.identity] = run
+    return list(found.values())
+
+
+def _label(one: Settings) -> str:
+    """The task, and the settings that are not at their defaults."""
+    other = {
+        name: value
+        for name, value in one.record().items()
+        if name not in (*_AXES, "task") and value != _DEFAULTS.get(name)
+    }
+    return ", ".join([one.task, *(f"{name} {value}" for name, value in other.items())])

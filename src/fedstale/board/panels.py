@@ -1,0 +1,144 @@
+"""What each panel shows for the chosen runs: a figure with its words, or the one line that says why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..federation import Ints
+from ..store import RunInfo
+from . import clients, figures
+from .curves import MOST, Curve, Line, line
+from .figures import METRICS, Figure
+from .source import Source
+
+_NOTHING = "Choose runs in the table, or a cell of the heat map."
+_KEPT_BY = "sweeps keep only the metrics of evaluated rounds; fedstale run records who came"
+_OWN_PANEL = ("beta", "bytes_up", "bytes_down", "seconds")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A figure, a note below it, what is read aloud of it; or the line that stands instead."""
+
+    figure: Figure = field(default_factory=lambda: {"data": [], "layout": {"autosize": True}})
+    note: str = ""
+    spoken: str = ""
+    instead: str = ""
+
+
+class Panels:
+    """The panels over a source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def metrics(self, curves: Sequence[Curve]) -> dict[str, str]:
+        """The metrics that the curves have, the best known first, by name and heading."""
+        found = dict.fromkeys(name for curve in curves for info in curve.runs for name in info.summary)
+        own = [name for name in found if name in _OWN_PANEL or name.endswith("_tail") or "_group" in name]
+        names = [*(name for name in METRICS if name in found), *(n for n in found if n not in METRICS and n not in own)]
+        return {name: METRICS.get(name, name) for name in names}
+
+    def count(self, infos: Sequence[RunInfo], curves: Sequence[Curve]) -> str:
+        """How much is chosen."""
+        if not infos:
+            return "nothing"
+        text = f"{len(infos)} run{'s' * (len(infos) > 1)} in {len(curves)} curve{'s' * (len(curves) > 1)}"
+        return text + (f"; the first {MOST} are drawn" if len(curves) > MOST else "")
+
+    def curve(self, curves: Sequence[Curve], metric: str, axis: str) -> Panel:
+        """Learning curves."""
+        name = METRICS.get(metric, metric)
+        lines = self._lines(curves, metric, axis)
+        if not lines:
+            if not curves:
+                return Panel(instead=_NOTHING)
+            if axis != "round" and self._lines(curves, metric, "round"):
+                why = f"The chosen runs did not record {axis}"
+                return Panel(instead=f"{why}{' (a sweep keeps no time)' if axis == 'seconds' else ''}: choose rounds.")
+            return Panel(instead=f"The chosen runs have no {name.lower()} yet.")
+        seeds = max(len(curve.runs) for curve in curves)
+        notes = ["Band: mean ± standard error over seeds."] if seeds > 1 else []
+        if any(one.rough for _, _, one in lines):
+            notes.append(f"Not every round was recorded: {axis} are estimated from those that were.")
+        if figures.share(metric) and figures.late([one for _, _, one in lines]):
+            notes.append("The beginning lies below the frame: double-click shows all.")
+        spoken = f"{name} against {axis}. " + self._ends(lines, metric)
+        return Panel(figures.curves(lines, metric, axis), " ".join(notes), spoken)
+
+    def beta(self, curves: Sequence[Curve]) -> Panel:
+        """β over time."""
+        lines = self._lines(curves, "beta", "round")
+        if not lines:
+            return Panel(instead=_NOTHING if not curves else "No β was recorded: these rules keep no stale updates.")
+        return Panel(figures.betas(lines), "", "β against round. " + self._ends(lines, "beta"))
+
+    def groups(self, curves: Sequence[Curve]) -> Panel:
+        """Accuracy of the frequent and of the rare clients."""
+        found = []
+        names = sorted({name for c in curves for i in c.runs for name in i.summary if _group(name) is not None})
+        for place, curve in enumerate(curves[:MOST]):
+            for name in names:
+                one = line(self._source, curve, name)
+                if one is not None:
+                    found.append((curve.label, place, _group(name) or 0, one))
+        if not found:
+            why = "No accuracy by group was recorded: the task has no accuracy, or there is one group only."
+            return Panel(instead=why if curves else _NOTHING)
+        ends = [(f"{label}, {figures.group_name(number)}", place, one) for label, place, number, one in found]
+        spoken = "Accuracy of each participation group against round. " + self._ends(ends, "accuracy")
+        return Panel(figures.groups(found), "Solid: frequent clients. Dotted: rare clients.", spoken)
+
+    def one(self, info: RunInfo | None) -> tuple[Panel, Panel, Panel]:
+        """Raster, staleness and probabilities of one run."""
+        if info is None:
+            return (Panel(instead=_NOTHING),) * 3
+        came = self._source.participants(info)
+        if not came:
+            absent = Panel(instead=f"Participants were not recorded: {_KEPT_BY}.")
+            return absent, absent, self._probabilities(info, came)
+        count = clients.number_of_clients(info, came)
+        seen = clients.raster(came, count)
+        visits = sum(map(len, came.values()))
+        note = "A cell is a bin of clients and rounds; the darker, the more of them came." if seen.binned else ""
+        spoken = f"{count} clients, {len(came)} rounds; {visits / len(came):.1f} clients came in a round on average."
+        return Panel(figures.raster(seen), note, spoken), self._staleness(came, count), self._probabilities(info, came)
+
+    def _staleness(self, came: dict[int, Ints], count: int) -> Panel:
+        found = clients.ages(came, count)
+        never = int(np.isnan(found.now).sum())
+        note = "● mean · − longest · × now." + (f" {never} of {count} clients never came." if never else "")
+        if count > clients.MOST_CLIENTS:
+            note += f" {clients.MOST_CLIENTS:,} of {count:,} clients are drawn."
+        if never == count:
+            return Panel(instead="No client has come yet.")
+        oldest = int(np.nanargmax(found.now))
+        spoken = f"Longest wait now: client {oldest}, {found.now[oldest]:.0f} rounds."
+        return Panel(figures.staleness(found), note, spoken)
+
+    def _probabilities(self, info: RunInfo, came: dict[int, Ints]) -> Panel:
+        found = clients.probabilities(self._source, info, came)
+        if found is None:
+            if info.config.get("probabilities") == "known":
+                return Panel(instead="Nothing was estimated: this run knew the true p (probabilities = known).")
+            return Panel(instead="Estimates of p were not recorded by this run.")
+        error = float(np.sqrt(np.nanmean((found.estimated - found.true) ** 2)))
+        what = "the share of rounds in which it came" if found.observed else "its true p"
+        note = f"After round {found.round + 1}: p̂ of each client against {what}; RMS error {error:.3g}."
+        return Panel(figures.probabilities(found), note, f"{len(found.clients)} clients. {note}")
+
+    def _lines(self, curves: Sequence[Curve], metric: str, axis: str) -> list[tuple[str, int, Line]]:
+        found = [(curve.label, k, line(self._source, curve, metric, axis)) for k, curve in enumerate(curves[:MOST])]
+        return [(label, k, one) for label, k, one in found if one is not None]
+
+    def _ends(self, lines: Sequence[tuple[str, int, Line]], metric: str) -> str:
+        form = ".1%" if figures.share(metric) else ".4g"
+        return "; ".join(f"{label}: {format(float(one.mean[-1]), form)} at the end" for label, _, one in lines) + "."
+
+
+def _group(name: str) -> int | None:
+    number = name.removeprefix("accuracy_group")
+    return int(number) if number != name and number.isdigit() else None

@@ -1,0 +1,216 @@
+"""Pieces of the page that change: rows of the table, the list of curves, what is running, the heat map's cells.
+
+They are plain HTML elements whose text React escapes. What a click on them means is in `assets/board.js`, by `data-`
+attributes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dash import html
+
+from ..paper.heatmaps import AWAY
+from ..paper.table import Place, Table, ratio
+from ..store import RunInfo
+from .curves import Curve
+from .figures import style
+from .filters import result, title
+
+Children = list[Any]
+
+# Yellow to blue, as Figure 2 has it: lightness falls all the way, so that it reads without colour, too.
+_SEQUENTIAL = ((255, 255, 217), (199, 233, 180), (65, 182, 196), (34, 94, 168), (8, 29, 88))
+_DIVERGING = ((178, 60, 40), (244, 200, 176), (247, 247, 247), (170, 208, 236), (33, 102, 172))
+
+
+def number(value: Any) -> str:
+    """A setting's value in a cell."""
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def outcome(info: RunInfo) -> str:
+    """The result column."""
+    found = result(info)
+    if found is None or math.isnan(found[1]):
+        return "–"
+    return f"{found[1]:.1%}" if found[0] == "accuracy" else f"{found[1]:.2e}"
+
+
+def rows(infos: Sequence[RunInfo]) -> Children:
+    """The table's body."""
+    return [_row(info) for info in infos]
+
+
+def _row(info: RunInfo) -> Any:
+    name = title(info)
+    # The last four characters are enough for the commands, too.
+    below = " · ".join(part for part in (str(info.config.get("task", "")), info.id[-4:]) if part)
+    whole = "\n".join([name, info.id, *([f"sweep {info.sweep}"] if info.sweep else [])])
+    done = f"{info.rounds_done}"
+    if info.rounds_total not in (None, info.rounds_done):
+        done += f"/{info.rounds_total}"
+    box = html.Button(
+        className="tick", role="checkbox", **{"data-run": info.id, "aria-label": f"Show {name}, {info.id}"}
+    )
+    cells = [html.Td(number(info.config.get(key)), className="num") for key in ("p_min", "swap", "lr", "seed")]
+    mark = html.Span(info.status, className=f"status {info.status}", title=info.message)
+    return html.Tr(
+        [
+            html.Td(box),
+            html.Th([html.Span(name, className="name"), html.Span(below, className="below")], scope="row", title=whole),
+            *cells,
+            html.Td(done, className="num"),
+            html.Td(outcome(info), className="num"),
+            html.Td(mark),
+        ],
+        **{"data-row": info.id},
+    )
+
+
+def legend(curves: Sequence[Curve]) -> Children:
+    """One line per curve: how it is drawn, what it is, how it stands; and a button that takes it away."""
+    return [_entry(place, curve) for place, curve in enumerate(curves)]
+
+
+def _entry(place: int, curve: Curve) -> Any:
+    colour, dash = style(place)
+    known = [found for found in map(result, curve.runs) if found is not None and not math.isnan(found[1])]
+    mean = sum(value for _, value in known) / len(known) if known else math.nan
+    last = "–" if not known else f"{mean:.1%}" if known[0][0] == "accuracy" else f"{mean:.2e}"
+    ids = " ".join(info.id for info in curve.runs)
+    seeds = f"{len(curve.runs)} seed" + ("s" if len(curve.runs) > 1 else "")
+    line = html.Span(className=f"swatch {dash}", style={"borderColor": colour}, **{"aria-hidden": "true"})
+    return html.Li(
+        [
+            line,
+            html.Span(curve.label, className="name", title=curve.label),
+            html.Span(seeds, className="muted"),
+            html.Span(last, className="num", title="mean of the last values"),
+            html.Button("×", className="drop", **{"data-drop": ids, "aria-label": f"Take away {curve.label}"}),
+        ]
+    )
+
+
+def running(infos: Sequence[RunInfo], paces: dict[str, float | None], now: float) -> Children:
+    """What is running, and which sweeps had runs end in the last minute."""
+    active = [info for info in infos if info.status == "running"]
+    entries = [_progress(info, paces.get(info.id)) for info in active[:30]]
+    if len(active) > 30:
+        entries.append(html.Li(f"and {len(active) - 30} more"))
+    ended: dict[str, int] = {}
+    for info in infos:
+        if info.sweep and info.status == "finished" and now - info.updated < 60:
+            ended[info.sweep] = ended.get(info.sweep, 0) + 1
+    total = {name: sum(info.sweep == name for info in infos) for name in ended}
+    entries += [
+        html.Li(
+            [
+                html.Span(f"sweep {name}", className="name"),
+                html.Span(f"{total[name]:,} runs, {count:,} ended in the last minute", className="muted"),
+            ]
+        )
+        for name, count in ended.items()
+    ]
+    if entries:
+        return entries
+    newest = max((info.updated for info in infos), default=None)
+    last = "" if newest is None else f" The last change was {time.strftime('%Y-%m-%d %H:%M', time.localtime(newest))}."
+    return [html.Li(f"Nothing is running.{last}", className="muted")]
+
+
+def _progress(info: RunInfo, pace: float | None) -> Any:
+    name = title(info)
+    text = f"round {info.rounds_done:,}" + (f" of {info.rounds_total:,}" if info.rounds_total else "")
+    if pace:
+        text += f" · {pace:.3g} rounds/s"
+        if info.rounds_total:
+            text += f" · {duration((info.rounds_total - info.rounds_done) / pace)} left"
+    bar = html.Progress(
+        value=str(info.rounds_done), max=str(info.rounds_total or 1), **{"aria-label": f"Progress of {name}"}
+    )
+    found = outcome(info)
+    return html.Li(
+        [
+            html.Button(name, className="name link", **{"data-only": info.id, "aria-label": f"Show only {name}"}),
+            bar,
+            html.Span(text, className="muted"),
+            html.Span("" if found == "–" else found, className="num"),
+        ],
+        **{"data-running": info.id},
+    )
+
+
+def duration(seconds: float) -> str:
+    """Of the time that is left."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def heat(table: Table, shown: str) -> Any:
+    """The heat map as a table of buttons; `shown` is "best" or the β that is compared with the best fixed one."""
+    head = html.Tr(
+        [
+            html.Th(["swap", html.Span(" \\ ", **{"aria-hidden": "true"}), "p_avg/p_min"], className="corner"),
+            *(html.Th(f"{ratio(p):.3g}", scope="col", title=f"p_min {p:g}") for p in table.p_min),
+        ]
+    )
+    body = [
+        html.Tr(
+            [
+                html.Th(f"{swap:g}", scope="row"),
+                *(html.Td(_cell(table, (p, swap), shown) if (p, swap) in table.cells else "") for p in table.p_min),
+            ]
+        )
+        for swap in reversed(table.swaps)
+    ]
+    caption = "Rows: label swap σ̂²_g. Columns: p_avg/p_min. Arrow keys move, Enter shows the curves behind a cell."
+    return html.Table([html.Caption(caption, className="hidden"), html.Thead(head), html.Tbody(body)], className="heat")
+
+
+def _cell(table: Table, place: Place, shown: str) -> Any:
+    where = f"p_avg/p_min {ratio(place[0]):.3g}, swap {place[1]:g}"
+    best = table.best(place)
+    lines: list[Any] = [html.B("–" if best is None else f"{best:g}")]
+    spoken = f"{where}: no β_opt, β = 0 and β = 1 are not both there"
+    colour = "transparent"
+    if best is not None:
+        gains = [points(table.gain(place, best, other).mean) for other in (0.0, 1.0)]
+        lines += [html.Span(f"Δ₀ {gains[0]}"), html.Span(f"Δ₁ {gains[1]}")]
+        spoken = f"{where}: β_opt {best:g}, Δ₀ {gains[0]}, Δ₁ {gains[1]} percentage points"
+        colour = blend(_SEQUENTIAL, best)
+    dark = best is not None and best > 0.6
+    if shown != "best":
+        away = table.behind_best(place, shown).mean
+        lines = [html.B(points(away, sign=True))]
+        spoken = f"{where}: β = {shown} minus the best fixed β: {points(away, sign=True)} percentage points"
+        away = 0.0 if math.isnan(away) else max(-1.0, min(1.0, 100 * away / AWAY))
+        colour, dark = blend(_DIVERGING, (away + 1) / 2), abs(away) > 0.7
+    if not table.complete(place):
+        spoken += "; some β of the paper are missing"
+    known = colour != "transparent"
+    look = {"backgroundColor": colour, "color": ("#fff" if dark else "#111") if known else "inherit"}
+    marks = {"data-cell": f"{place[0]!r} {place[1]!r}", "aria-label": spoken}
+    return html.Button(lines, style=look, title=spoken, tabIndex="-1", **marks)
+
+
+def points(value: float, *, sign: bool = False) -> str:
+    """Percentage points with one decimal, as Figure 2 has them."""
+    if math.isnan(value):
+        return "–"
+    rounded = round(100 * value, 1) + 0.0
+    return f"{rounded:+.1f}" if sign else f"{rounded:.1f}"
+
+
+def blend(stops: Sequence[tuple[int, int, int]], share: float) -> str:
+    """The colour at a share of the way through equally spaced stops."""
+    at = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    k = min(int(at), len(stops) - 2)
+    mixed = (round(a + (b - a) * (at - k)) for a, b in zip(stops[k], stops[k + 1], strict=True))
+    return f"rgb({', '.join(map(str, mixed))})"

@@ -1,0 +1,34 @@
+"""`fedstale board`: the live page over a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def board(
+    store: Annotated[
+        Path | None, typer.Argument(help="Folder of the store; default FEDSTALE_STORE or ./fedstale-runs.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8050,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default is reached from here only.")
+    ] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Show the store in the browser, live and read-only; Ctrl-C ends it."""
+    from ..board import Board
+    from ..board.security import reached_from_outside
+
+    opened = Board(store, host, port)
+    if reached_from_outside(host):
+        note = f"warning: whoever reaches {host} can read the whole store; there is no login and no encryption"
+        typer.secho(note, fg=typer.colors.YELLOW, err=True)
+    typer.echo(f"board of {opened.source.folder}: {opened.url} (Ctrl-C ends it)")
+    if open_:
+        import webbrowser
+
+        webbrowser.open(opened.url)
+    opened.serve()

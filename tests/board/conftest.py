@@ -1,0 +1,94 @@
+"""A small store to look at: a finished sweep, a run with everything recorded, and one that is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedstale.board.source import Source
+from fedstale.simulation import settings
+from fedstale.store import Run, Store
+
+HOSTILE = "<script>window.broken=1</script><b>bold</b>"
+P_MINS, SWAPS, BETAS = (0.5, 0.1), (0.0, 0.6), (0.0, 0.5, 1.0, "auto")
+
+
+def accuracy(p_min: float, swap: float, beta: float | str, seed: int, lr: float, t: int) -> float:
+    best = 0.5 if swap else 0.0
+    chosen = 0.4 if isinstance(beta, str) else beta
+    level = 0.95 - 0.1 * swap - 0.05 * (chosen - best) ** 2 - 0.02 * abs(lr - 0.1) + 0.001 * seed
+    return float(level * (1 - np.exp(-(t + 1) / 4)))
+
+
+def fill_sweep(store: Store, rounds: int = 20) -> None:
+    """Write the runs of a sweep as `sweeps.sweep` does: evaluated rounds only, no participants."""
+    for p_min in P_MINS:
+        for swap in SWAPS:
+            for beta in BETAS:
+                for seed in (0, 1):
+                    for lr in (0.1, 1.0):
+                        chosen = settings(p_min=p_min, swap=swap, beta=beta, seed=seed, lr=lr, rounds=rounds)
+                        run = store.start(chosen.record(), name=chosen.label, sweep="grid", rounds_total=rounds)
+                        for t in range(1, rounds, 2):
+                            value = accuracy(p_min, swap, beta, seed, lr, t)
+                            number = 0.4 if isinstance(beta, str) else beta
+                            metrics: dict[str, Any] = {"accuracy": value, "beta": number, "test_loss": 1 - value}
+                            metrics |= {"accuracy_group0": value + 0.01, "accuracy_group1": value - 0.02}
+                            metrics |= {"bytes_up": 100.0, "bytes_down": 50.0}
+                            if t == rounds - 1:
+                                metrics["accuracy_tail"] = value
+                            run.record(t, metrics)
+                        run.finish()
+
+
+def fill_full(store: Store, rounds: int = 30, num_clients: int = 6) -> str:
+    """Write a run as `fedstale run` does, with estimated probabilities."""
+    config = settings(beta="auto", p_min=0.2, num_clients=num_clients, probabilities="fedau", rounds=rounds).record()
+    true = np.array([1.0, 1.0, 1.0, 0.2, 0.2, 0.2])
+    with store.start(config, name=HOSTILE, rounds_total=rounds) as run:
+        for t in range(rounds):
+            who = [0, 1, 2] + [3 + t // 5 % 3] * (t % 5 == 0)
+            metrics = {"accuracy": 0.5 + 0.4 * t / rounds, "beta": 0.6, "bytes_up": 10.0, "bytes_down": 10.0}
+            run.record(
+                t,
+                {**metrics, "seconds": 0.5, "accuracy_group0": 0.9, "accuracy_group1": 0.7},
+                participants=who,
+                clients={"probability": true * 0.9, "probability_true": true},
+            )
+    return run.id
+
+
+def start_running(store: Store, rounds: int = 40) -> Run:
+    """Begin a run that a test goes on writing."""
+    run = store.start(settings(beta=0.3, seed=5, rounds=rounds).record(), name="live run", rounds_total=rounds)
+    for t in range(5):
+        record(run, t)
+    return run
+
+
+def record(run: Run, t: int) -> None:
+    """One more round, committed."""
+    metrics = {"accuracy": 0.1 + 0.02 * t, "beta": 0.3, "bytes_up": 1.0, "bytes_down": 1.0, "seconds": 0.1}
+    run.record(t, metrics, participants=[0, t % 24] if t % 24 else [0])
+    run.flush()
+
+
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that no test of the package changes."""
+    folder = tmp_path_factory.mktemp("board") / "store"
+    with Store.open(folder) as store:
+        fill_sweep(store)
+        fill_full(store)
+    return folder
+
+
+@pytest.fixture
+def source(folder: Path) -> Iterator[Source]:
+    opened = Source(folder)
+    yield opened
+    opened.close()

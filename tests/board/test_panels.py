@@ -1,0 +1,157 @@
+"""The panels: figures with the right numbers, or one line that says why there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedstale.board import figures
+from fedstale.board.clients import ages, probabilities, raster
+from fedstale.board.curves import group
+from fedstale.board.filters import matching
+from fedstale.board.panels import Panel, Panels
+from fedstale.board.source import Source
+from fedstale.simulation import simulate
+
+from .conftest import HOSTILE
+
+
+def chosen(source: Source, text: str) -> Any:
+    return group(matching(source.runs.values(), text))
+
+
+def full(source: Source) -> Any:
+    (info,) = matching(source.runs.values(), "probabilities=fedau")
+    return info
+
+
+def test_staleness_counts_as_the_simulator_does() -> None:
+    came = {0: np.array([0, 1]), 1: np.array([0]), 2: np.array([0]), 3: np.array([0, 1]), 4: np.array([0])}
+    found = ages(came, 3)
+    assert found.longest[:2].tolist() == [1, 3]
+    assert found.now[:2].tolist() == [1, 2]
+    # Client 1 was 1, 2, 3 rounds old in rounds 1 to 3, then 1 in round 4 and 2 in the next.
+    np.testing.assert_allclose(found.mean[:2], [1.0, 9 / 5])
+    assert np.isnan([found.mean[2], found.longest[2], found.now[2]]).all()
+
+
+def test_raster_of_few_and_of_many() -> None:
+    came = {t: np.array([t % 3]) for t in range(6)}
+    small = raster(came, 3)
+    assert not small.binned
+    np.testing.assert_array_equal(small.share, np.tile(np.eye(3), 2))
+    assert small.rounds.tolist() == [1, 2, 3, 4, 5, 6]
+    many = {t: np.arange(0, 1000, 2) for t in range(1200)}
+    large = raster(many, 1000)
+    assert large.binned
+    assert large.share.size <= 500 * 200
+    np.testing.assert_allclose(large.share.mean(), 0.5, atol=0.05)
+    assert large.share.max() <= 1.0
+
+
+def test_estimated_against_true_p(source: Source) -> None:
+    info = full(source)
+    found = probabilities(source, info, source.participants(info))
+    assert found is not None
+    assert not found.observed
+    np.testing.assert_allclose(found.estimated, 0.9 * found.true)
+    panel = Panels(source).one(info)[2]
+    assert panel.instead == ""
+    assert panel.figure["data"][1]["x"] == [1.0, 1.0, 1.0, 0.2, 0.2, 0.2]
+    assert "RMS error" in panel.note
+
+
+def test_one_line_where_something_was_not_recorded(source: Source) -> None:
+    panels = Panels(source)
+    curves = chosen(source, "p_min=0.5 swap=0 beta=0 lr=0.1")
+    info = curves[0].runs[0]
+    lines = [panel.instead for panel in panels.one(info)]
+    assert lines[0].startswith("Participants were not recorded")
+    assert "knew the true p" in lines[2]
+    assert "did not record seconds" in panels.curve(curves, "accuracy", "seconds").instead
+    assert "no excess loss" in panels.curve(curves, "excess_loss", "round").instead
+    assert panels.curve([], "accuracy", "round").instead.startswith("Choose runs")
+    for panel in (panels.beta([]), panels.groups([]), *panels.one(None)):
+        assert panel.instead.startswith("Choose runs")
+
+
+def test_every_panel_has_words_and_can_be_sent(source: Source) -> None:
+    panels = Panels(source)
+    curves = chosen(source, "swap=0.6 lr=0.1")
+    found: list[Panel] = [panels.curve(curves, "accuracy", axis) for axis in ("round", "bytes")]
+    found += [panels.beta(curves), panels.groups(curves), *panels.one(full(source))]
+    for panel in found:
+        assert panel.instead == ""
+        assert panel.spoken
+        assert panel.figure["layout"]["uirevision"]
+        assert panel.figure["layout"]["xaxis"]["title"]["text"]
+        assert panel.figure["layout"]["yaxis"]["title"]["text"]
+        json.dumps(panel.figure, allow_nan=False)
+    assert "standard error" in found[0].note
+    assert "estimated from those that were" in found[1].note
+    assert "Dotted: rare" in found[3].note
+
+
+def test_names_are_text_in_figures(source: Source) -> None:
+    panels = Panels(source)
+    figure = panels.curve(group([full(source)]), "accuracy", "round").figure
+    text = json.dumps(figure)
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert figures.plain(HOSTILE) in text
+    assert figures.plain("a<b>&amp;") == "a&lt;b&gt;&amp;amp;"
+
+
+def test_metrics_to_choose_from(source: Source) -> None:
+    options = Panels(source).metrics(group([full(source)]))
+    assert list(options) == ["accuracy"]
+    assert list(Panels(source).metrics(chosen(source, "beta=0.5")))[:2] == ["accuracy", "test_loss"]
+
+
+def test_curves_are_told_apart_by_more_than_colour() -> None:
+    styles = [figures.style(k) for k in range(24)]
+    assert len(set(styles)) == 24
+
+
+def test_colours_can_be_seen_on_both_backgrounds() -> None:
+    def luminance(colour: str) -> float:
+        channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for colour in figures.COLOURS:
+        for background in ("#ffffff", "#181e26"):
+            light, dark = sorted([luminance(colour), luminance(background)], reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 3.0, (colour, background)
+
+
+def test_long_curves_are_thinned_to_what_a_screen_shows() -> None:
+    from fedstale.board.curves import Line, _thinned
+
+    x = np.arange(5000.0)
+    thin = _thinned(Line(x, x, x))
+    assert len(thin.x) <= 600
+    assert thin.x[0] == 0
+    assert thin.x[-1] == 4999
+
+
+def test_the_simulator_records_what_the_panels_need(tmp_path: Path) -> None:
+    for seed, source_of_p in enumerate(("fedau", "known")):
+        simulate("quadratic", store=tmp_path, num_clients=3, rounds=12, p_min=0.5, probabilities=source_of_p, seed=seed)
+    opened = Source(tmp_path)
+    by_source = {info.config["probabilities"]: info for info in opened.runs.values()}
+    panels = Panels(opened)
+    for panel in panels.one(by_source["fedau"]):
+        assert panel.instead == ""
+    found = probabilities(opened, by_source["fedau"], opened.participants(by_source["fedau"]))
+    assert found is not None
+    error = float(np.sqrt(np.mean((found.estimated - found.true) ** 2)))
+    np.testing.assert_allclose(error, by_source["fedau"].summary["p_error"])
+    assert sorted(found.true) == [0.5, 1.0, 1.0] or sorted(found.true) == [0.5, 0.5, 1.0]
+    assert "knew the true p" in panels.one(by_source["known"])[2].instead
+    seconds = panels.curve(group([by_source["known"]]), "excess_loss", "seconds")
+    assert seconds.instead == ""
+    opened.close()
