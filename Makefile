@@ -1,6 +1,7 @@
 # Two commands do everything on a machine with Python 3.11+, pip and make:
 #   make demo   a picture and a table that show why stale updates matter
 #   make test   format check, lint, types and tests
+#   make docs   the documentation as a site in docs/_build/html
 # Each creates .venv when it is missing and installs only when pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --quiet --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all format docs bench clean
+.PHONY: help demo test test-all format docs bench bench-peers audit clean
 
 help:
 	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -44,9 +45,24 @@ format: $(VENV)/.installed-all
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.installed-all
+	$(BIN)/sphinx-build -E -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
 bench: $(VENV)/.installed-all
 	$(BIN)/python benchmarks/server_step.py
 	$(BIN)/python benchmarks/round.py
+
+# Known vulnerabilities of the pinned dependencies; fails, too, where its database cannot tell of one of them.
+audit: constraints.txt | $(BIN)/python
+	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
+	  $(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
+	$(VENV)/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+
+# The same work with Flower, pfl-research, fluke and a plain loop, each in .venv-peers/NAME: about 25 minutes.
+bench-peers: $(VENV)/.installed-all
+	$(BIN)/python -m benchmarks.peers.environments
+	$(BIN)/python -m benchmarks.peers.race
 
 clean:
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_build

@@ -121,11 +121,14 @@ class Auto(Beta):
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Add the round's terms; a client with p_i = 1 has ω_i = 0 and says nothing about absence."""
-        weight = round.alpha**2 * (1.0 - round.p) / round.p
-        norm = float(weight @ sums.stale_sq)
-        if norm > 0.0:
-            state.scalars["beta/inner"] = self.forget * state.scalars["beta/inner"] + float(weight @ sums.inner)
-            state.scalars["beta/norm"] = self.forget * state.scalars["beta/norm"] + norm
+        with np.errstate(over="ignore", invalid="ignore"):
+            weight = round.alpha**2 * (1.0 - round.p) / round.p
+            norm = float(weight @ sums.stale_sq)
+            inner = self.forget * state.scalars["beta/inner"] + float(weight @ sums.inner)
+            total = self.forget * state.scalars["beta/norm"] + norm
+        # A term that overflows says nothing, and kept it would be ∞/∞ in every later round.
+        if norm > 0.0 and np.isfinite([inner, total]).all():
+            state.scalars |= {"beta/inner": inner, "beta/norm": total}
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,10 @@ class AutoPerClient(Auto):
         super().observe(state, round, sums)
         inner, norm = state.clients["beta/inner"], state.clients["beta/norm"]
         who = round.clients
-        inner[who] = self.forget * inner[who] + sums.inner
-        norm[who] = self.forget * norm[who] + sums.stale_sq
+        with np.errstate(over="ignore"):
+            both = self.forget * inner[who] + sums.inner, self.forget * norm[who] + sums.stale_sq
+        sane = np.isfinite(both).all(axis=0)
+        inner[who], norm[who] = np.where(sane, both, (inner[who], norm[who]))
         own = np.divide(inner[who], norm[who], out=np.zeros(len(who)), where=norm[who] > 0)
         common = self.value(state, round.index)
         state.clients["beta/value"][who] = np.clip(np.where(norm[who] > 0, own, common), 0.0, 1.0)
@@ -217,7 +222,9 @@ class Theory(Beta):
         weights = 1.0 / round.p
         mean = weighted_sum(round.rows, weights / weights.sum(), len(sums.mix))
         lengths = squares(round.rows)
-        if not np.isfinite(lengths).all():
+        with np.errstate(over="ignore"):  # the moments hold products of two weights and a square
+            largest = weights.sum() ** 2 * max(1.0, float(lengths.sum()), float(sums.stale_sq.sum()))
+        if not np.isfinite(largest):
             return
         observation = theory.Observation(
             fresh_sq=lengths,

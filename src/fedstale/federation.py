@@ -221,13 +221,20 @@ def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:
 
 
 def like(array: Float, example: Any) -> Any:
-    """Give a computed vector the kind (NumPy or torch) and dtype of the updates it came from."""
+    """Give a computed vector the kind (NumPy or torch) and dtype of the updates it came from.
+
+    Where its numbers do not fit that dtype, it stays as it is: float16 updates weighted by 1/p easily do not.
+    """
     if _is_torch(example):
         import torch  # it is loaded already: the example is one of its tensors
 
-        return torch.from_numpy(array).to(dtype=example.dtype, device=example.device)
+        wide = torch.from_numpy(array).to(device=example.device)
+        narrow = wide.to(dtype=example.dtype)
+        return narrow if bool(torch.isfinite(narrow).all()) else wide
     if hasattr(example, "dtype") and example.dtype.kind == "f":
-        return array.astype(example.dtype, copy=False)
+        with np.errstate(over="ignore"):
+            cast = array.astype(example.dtype, copy=False)
+        return cast if cast is array or np.isfinite(cast).all() else array
     if isinstance(example, (list, tuple)) and len(example):
         return like(array, example[0])
     return array

@@ -11,7 +11,8 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 from .checks import Float, InvalidInput
 from .federation import Federation
 from .memory import Memory, StaleMemory, make, parse
+from .memory.rows import CHECKPOINT_FILE, owner_only
 from .participation.estimator import EstimatorState
 
-_FILE = "state.safetensors"
+_FILE = CHECKPOINT_FILE
 _FORMAT = 1
 
 
@@ -125,7 +127,11 @@ class State:
         the previous checkpoint whole.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with _writing(folder):
+            self._save(folder)
+
+    def _save(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tensors: dict[str, NDArray[Any]] = {}
         files: dict[str, str] = {}
         for name, memory in self.memories.items():
@@ -204,13 +210,24 @@ def write_tensors(path: Path, tensors: dict[str, NDArray[Any]], about: dict[str,
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     sums = {name: zlib.crc32(array.tobytes()) for name, array in arrays.items()}
     facts = json.dumps(about, sort_keys=True)
-    metadata = {"about": facts, "checksums": json.dumps(sums), "checksum": str(zlib.crc32(facts.encode()))}
+    metadata = {
+        "about": facts,
+        "checksums": json.dumps(sums),
+        "checksum": str(zlib.crc32(facts.encode())),
+        "layout": _layout(arrays),
+    }
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(save(arrays, metadata=metadata))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        temporary.unlink(missing_ok=True)  # one that a crash left may have been readable by others
+        with open(temporary, "wb", opener=owner_only) as file:
+            file.write(save(arrays, metadata=metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):  # on a full disk its space is wanted
+            temporary.unlink(missing_ok=True)
+        raise
     if os.name == "posix":  # the rename itself is safe only when the folder is
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -231,12 +248,32 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         about, sums = metadata["about"], json.loads(metadata["checksums"])
         sound = metadata["checksum"] == str(zlib.crc32(about.encode())) and sums.keys() == tensors.keys()
+        # Earlier versions did not write a checksum of dtypes and shapes.
+        sound = sound and metadata.get("layout", _layout(tensors)) == _layout(tensors)
         facts: dict[str, Any] = json.loads(about)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise InvalidInput(f"checkpoint {path} is damaged: {error}") from None
     if not sound or any(zlib.crc32(array.tobytes()) != sums[name] for name, array in tensors.items()):
         raise InvalidInput(f"checkpoint {path} is damaged: a checksum does not match")
     return tensors, facts
+
+
+def _layout(arrays: dict[str, NDArray[Any]]) -> str:
+    """Checksum of what the arrays' bytes do not tell: dtypes and shapes."""
+    text = json.dumps([[name, array.dtype.str, array.shape] for name, array in sorted(arrays.items())])
+    return str(zlib.crc32(text.encode()))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Say what a full disk or a read-only folder means for a checkpoint."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(
+            f"checkpoint {folder} cannot be written: {reason}; the one before is whole: mend this and resume"
+        ) from error
 
 
 def _restore(state: State, file: Path | None, table: dict[str, NDArray[Any]]) -> StaleMemory:

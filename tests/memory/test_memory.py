@@ -201,6 +201,9 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
         Memory(N, D + 1, precision("float32"), file, mode="write")
     with pytest.raises(fs.InvalidInput, match="has precision = 'float32', expected 'float16'"):
         Memory(N, D, precision("float16"), file, mode="write")
+    make(f"disk:{tmp_path}", N, D).close()  # no checkpoint ever named these rows
+    state = checkpoint(tmp_path / "c", f"disk:{tmp_path}")
+    state.close()
     with pytest.raises(fs.InvalidInput, match="exists already"):
         make(f"disk:{tmp_path}", N, D)
     file.write_bytes(b"something else")

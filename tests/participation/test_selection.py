@@ -234,3 +234,9 @@ def test_participation_of_a_process_asks_everybody() -> None:
 def test_bad_input_names_the_argument(make: Callable[[], object], argument: str) -> None:
     with pytest.raises(InvalidInput, match=argument):
         make()
+
+
+def test_asking_everybody_is_certain_to_the_last_bit() -> None:
+    p = Participation(Bernoulli(np.ones(24)), UniformSample(24)).probabilities()
+    assert (p <= 1.0).all()
+    assert p == pytest.approx(1.0, abs=1e-12)

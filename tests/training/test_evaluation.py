@@ -13,7 +13,7 @@ from .problems import MODELS, task
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("split", ["test", "train"])
-@pytest.mark.parametrize("clients", [None, [3, 0]])
+@pytest.mark.parametrize("clients", [None, [3, 0], [1, 2]])
 def test_evaluation_is_what_a_plain_computation_gives(
     model: str, split: Any, clients: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

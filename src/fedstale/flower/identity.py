@@ -100,10 +100,12 @@ def reported(content: RecordDict, name: str) -> str | None:
     """Return what a reply says under this name, in any of its metric or config records."""
     for record in content.values():
         value: Any = record.get(name) if isinstance(record, (MetricRecord, ConfigRecord)) else None
-        if isinstance(value, float) and value.is_integer():
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
-        if isinstance(value, (int, str)) and not isinstance(value, bool) and str(value):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
             return str(value)
+        if isinstance(value, str) and value:
+            return value
     return None
 
 

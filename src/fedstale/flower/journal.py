@@ -11,8 +11,9 @@ import numpy as np
 from flwr.app import MetricRecord
 
 from ..checks import Float
+from ..store.errors import StoreError
+from .account import Account
 from .probabilities import Probabilities
-from .replies import LeftOut
 from .server import Applied, Server
 
 if TYPE_CHECKING:
@@ -32,17 +33,11 @@ def per_client(server: Server, probabilities: Probabilities) -> dict[str, Float]
     }
 
 
-def round_metrics(
-    server: Server, applied: Applied, connected: int, asked: int, left_out: list[LeftOut], clients: Mapping[str, Float]
-) -> dict[str, float]:
+def round_metrics(server: Server, applied: Applied, account: Account, clients: Mapping[str, Float]) -> dict[str, float]:
     """Return the numbers of a round."""
     numbers: dict[str, float] = {
         "known": len(server.identities),
-        "connected": connected,
-        "asked": asked,
-        "participants": len(applied.clients),
-        "failed": sum(one.kind == "failed" for one in left_out),
-        "left_out": sum(one.kind == "bad" for one in left_out),
+        **account.numbers(),
         "staleness_mean": float(applied.staleness.mean()) if applied.staleness.size else 0.0,
         "staleness_max": float(applied.staleness.max(initial=0.0)),
     }
@@ -83,14 +78,21 @@ class Journal:
             self._run = self._store.resume(run)
             self._run.truncate(round - 1)
         self._last = self._run.info().rounds_done - 1
+        if self._last < round - 2:  # a process that dies leaves at most its last round untold
+            missing = f"rounds {self._last + 2} to {round - 1}"
+            raise StoreError(f"run {self._run.id} in {self._store.folder} lacks {missing}, which its checkpoint has")
         return self._run.id
 
-    def record(self, index: int, numbers: Mapping[str, float], applied: Applied | None, clients: Any = None) -> None:
-        """Note a round; a round that is noted already stays as it is."""
-        if self._run is None or index <= self._last:
+    def lacks(self, index: int) -> bool:
+        """Whether a round is still to be noted."""
+        return self._run is not None and index > self._last
+
+    def record(self, index: int, told: Mapping[str, Any], evaluated: Mapping[str, float], clients: Any) -> None:
+        """Note a round: what `RuleStrategy.told` says of it, what evaluations found, and numbers per client."""
+        if self._run is None or not self.lacks(index):
             return
-        participants = None if applied is None else applied.clients
-        self._run.record(index, numbers, participants=participants, clients=clients)
+        numbers = {**evaluated, **told.get("numbers", {})}
+        self._run.record(index, numbers, participants=told.get("participants"), clients=clients)
         self._run.flush()  # rounds of a real federation are slow: the board may see each at once
         self._last = index
 

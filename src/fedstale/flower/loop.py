@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from logging import INFO, getLogger
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -19,6 +21,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from ..checks import positive_int
+from ..store.locks import Lock
 from .journal import per_client, scalars
 
 if TYPE_CHECKING:
@@ -55,14 +58,15 @@ def run_rounds(
     arrays = initial_arrays if done == 0 else strategy.current()
     if done:
         _logger.log(INFO, "Resumed after round %d with %d known clients", done, len(server.identities))
-    began = time.time()
+    began = time.monotonic()
     result = Result(arrays=arrays)
-    with strategy.journal as journal:
+    with _alone(strategy.checkpoint), strategy.journal as journal:
         config = {"kind": "flower", **strategy.about()}
         strategy.store_run = journal.open(config, num_rounds, strategy.store_run, done)
         first = _evaluate(evaluate_fn, done, arrays, result)
-        if done:
-            journal.record(done - 1, first, None, per_client(server, strategy.probabilities))
+        if done and journal.lacks(done - 1):  # the process died between its checkpoint and the end of the round
+            first |= _ask(strategy, grid, arrays, done, evaluate_config, timeout, result)
+            journal.record(done - 1, strategy.told, first, per_client(server, strategy.probabilities))
         for current in range(done + 1, num_rounds + 1):
             _logger.log(INFO, "")
             _logger.log(INFO, "[ROUND %s/%s]", current, num_rounds)
@@ -73,33 +77,55 @@ def run_rounds(
             if train is not None:
                 _logger.log(INFO, "\t└──> Aggregated MetricRecord: %s", train)
                 result.train_metrics_clientapp[current] = train
-            messages = strategy.configure_evaluate(current, arrays, evaluate_config, grid)
-            evaluated = strategy.aggregate_evaluate(current, _send(grid, messages, timeout))
-            if evaluated is not None:
-                _logger.log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
-                result.evaluate_metrics_clientapp[current] = evaluated
-            numbers = scalars("train/", train) | scalars("evaluate/", evaluated)
-            numbers |= _evaluate(evaluate_fn, current, arrays, result)
+            found = _ask(strategy, grid, arrays, current, evaluate_config, timeout, result)
+            found |= _evaluate(evaluate_fn, current, arrays, result)
             if strategy.last_round is not None:
-                applied, own = strategy.last_round
-                numbers = {k: v for k, v in numbers.items() if not k.startswith("train/fedstale/")} | own
-                journal.record(current - 1, numbers, applied, per_client(server, strategy.probabilities))
+                journal.record(current - 1, strategy.told, found, per_client(server, strategy.probabilities))
         if num_rounds > done and strategy.train_nodes.active and not server.identities:
             reasons = ", ".join(sorted({one.reason for _, one in strategy.left_out})[:3])
             raise NobodyAnswered(
                 f"no client contributed in any of {num_rounds} rounds: {reasons or 'no node answered in time'}"
             )
     _logger.log(INFO, "")
-    _logger.log(INFO, "Strategy execution finished in %.2fs", time.time() - began)
+    _logger.log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
     _logger.log(INFO, "Final results:")
     for line in io.StringIO(str(result)):
         _logger.log(INFO, "\t%s", line.strip("\n"))
     return result
 
 
+@contextmanager
+def _alone(checkpoint: Path | None) -> Iterator[None]:
+    """Keep a second server from going on with the same checkpoint."""
+    lock = None if checkpoint is None else Lock(checkpoint / "lock", f"of checkpoint {checkpoint}")
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
 def _send(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
     messages = list(messages)
     return grid.send_and_receive(messages, timeout=timeout) if messages else []
+
+
+def _ask(
+    strategy: RuleStrategy,
+    grid: Grid,
+    arrays: ArrayRecord,
+    current: int,
+    config: ConfigRecord,
+    timeout: float,
+    result: Result,
+) -> dict[str, float]:
+    """Let clients evaluate the model of a round."""
+    messages = strategy.configure_evaluate(current, arrays, config, grid)
+    evaluated = strategy.aggregate_evaluate(current, _send(grid, messages, timeout))
+    if evaluated is not None:
+        _logger.log(INFO, "\t└──> Aggregated MetricRecord: %s", evaluated)
+        result.evaluate_metrics_clientapp[current] = evaluated
+    return scalars("evaluate/", evaluated)
 
 
 def _evaluate(evaluate_fn: Evaluate | None, current: int, arrays: ArrayRecord, result: Result) -> dict[str, float]:

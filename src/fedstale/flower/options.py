@@ -38,6 +38,9 @@ class Options(TypedDict, total=False):
     selection: Selection | int | None
     beside: Sequence[str]
     num_clients: int | None
+    max_clients: int | None
+    clip_norm: float | None
+    max_weight: float | None
     max_wait: float | None
     checkpoint: str | Path | None
     store: str | Path | Store | None
@@ -62,6 +65,9 @@ DEFAULTS: Options = {
     "selection": None,
     "beside": BESIDE,
     "num_clients": None,
+    "max_clients": None,
+    "clip_norm": None,
+    "max_weight": None,
     "max_wait": 60.0,
     "checkpoint": None,
     "store": None,

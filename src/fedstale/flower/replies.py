@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from .identity import Identity
+
+REASON, NAME, SIZE = 300, 200, 1e15
+"""Most characters of a reason and of an identity that are kept, and the largest n_i that is believed."""
+
+
+def printable(text: str, length: int) -> str:
+    """Return a text as one line of printable characters, cut to a length."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in text[: length + 1])
+    return line if len(line) <= length else line[: length - 1] + "…"
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A reply that does not count: "failed" at the client or on the way, or "bad" in itself."""
+    """A reply that does not count: "failed" at the client or on the way, "bad" in itself, or a "stray"."""
 
     node: int
-    kind: Literal["failed", "bad"]
+    kind: Literal["failed", "bad", "stray"]
     reason: str
+    client: str | None = None
+
+    def __post_init__(self) -> None:
+        # A client may have written the reason: no line breaks or terminal codes in the log, and no megabytes.
+        object.__setattr__(self, "reason", printable(self.reason, REASON))
 
 
 class Asked:
@@ -74,16 +87,17 @@ def sort_replies(
     for node, reply in asked.match(replies):
         if node is None:
             source = reply.metadata.src_node_id
-            left_out.append(LeftOut(source, "bad", f"it answers no message of round {asked.round}"))
+            left_out.append(LeftOut(source, "stray", f"it answers no message of round {asked.round}"))
             continue
         if node in nodes:
-            left_out.append(LeftOut(node, "bad", "the node has answered already"))
+            left_out.append(LeftOut(node, "stray", "the node has answered already"))
             continue
         nodes.add(node)
         found = _read(node, reply, identity, arrays_key, size_key)
         if isinstance(found, Answer) and found.identity in answers:
             first = answers[found.identity].node
-            found = LeftOut(node, "bad", f"node {first} has answered already as the same client {found.identity}")
+            reason = f"node {first} has answered already as the same client {found.identity}"
+            found = LeftOut(node, "bad", reason, found.identity)
         if isinstance(found, LeftOut):
             left_out.append(found)
         else:
@@ -95,6 +109,8 @@ def sort_replies(
 def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str) -> Answer | LeftOut:
     if reply.has_error():
         return LeftOut(node, "failed", f"error {reply.error.code}: {reply.error.reason}")
+    if not reply.has_content():
+        return LeftOut(node, "bad", "it has no content")
     content = reply.content
     # Flower's `array_records` copies every record on each access.
     records = {key: record for key, record in content.items() if isinstance(record, ArrayRecord)}
@@ -103,6 +119,8 @@ def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_k
     name = identity.of(node, content)
     if name is None:
         return LeftOut(node, "bad", f"it does not report {identity.names[0]!r}, which identity={identity.how!r} needs")
+    if name != printable(name, NAME):
+        return LeftOut(node, "bad", f"its identity {printable(name, 40)} is not a short line of text")
     arrays = records[arrays_key] if arrays_key in records else next(iter(records.values()))
     return Answer(node, name, arrays, content, _size(content, size_key))
 
@@ -110,6 +128,6 @@ def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_k
 def _size(content: RecordDict, key: str) -> float | None:
     for record in content.values():
         value = record.get(key) if isinstance(record, MetricRecord) else None
-        if isinstance(value, (int, float)) and isfinite(value) and value > 0:
+        if isinstance(value, (int, float)) and 0 < value <= SIZE:
             return float(value)
     return None

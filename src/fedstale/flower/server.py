@@ -20,6 +20,7 @@ from ..checks import Float, InvalidInput, fail
 from ..federation import Federation, Ints, Round
 from ..memory import Memory
 from ..rules import Rule
+from ..screening import fault
 from ..state import State
 from .layout import BadArrays, Layout, read
 from .probabilities import Probabilities
@@ -27,8 +28,6 @@ from .replies import Answer, LeftOut
 
 _ABOUT = "flower/about"
 _BUFFER = "flower/buffer/"
-_LARGEST = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e150}
-"""Largest norm of an update: beyond it, weighted sums and their squares may overflow."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +128,18 @@ class Server:
         vector, self.buffers = self.layout.split(self.fits(arrays))
         np.copyto(self.model, vector)
 
-    def round(self, rule: Rule, index: int, answers: Sequence[Answer], probabilities: Probabilities) -> Applied:
+    def round(
+        self,
+        rule: Rule,
+        index: int,
+        answers: Sequence[Answer],
+        probabilities: Probabilities,
+        max_clients: int | None = None,
+    ) -> Applied:
         """Apply one round: Δ_i = w_t − w_i of those whose answer is valid, then the rule and the server step."""
         last = self.state.clients["last_seen"]
         staleness = (index - last[last >= 0]).astype(np.float64)
-        found = self._read(answers, probabilities)
+        found = self._admitted(self._read(answers, probabilities), max_clients)
         updates = [one for one in found if isinstance(one, _Update)]
         self._places([one.answer for one in updates], probabilities)
         updates.sort(key=lambda one: self._index[one.answer.identity])  # the order of all sums
@@ -164,12 +170,27 @@ class Server:
                 self.layout.check(answer.arrays)
                 with np.errstate(over="ignore", invalid="ignore"):
                     self.layout.difference(sent, answer.arrays, row)
-                    _refuse_non_finite(row)
+                if (reason := fault(row)) is not None:
+                    raise BadArrays(f"its update is of no use: {reason}")
                 return _Update(answer, row, self.layout.buffers_of(answer.arrays))
             except BadArrays as error:
-                return LeftOut(answer.node, "bad", str(error))
+                return LeftOut(answer.node, "bad", str(error), answer.identity)
 
         return [update(i) for i in range(len(answers))]
+
+    def _admitted(self, found: Sequence[_Update | LeftOut], max_clients: int | None) -> list[_Update | LeftOut]:
+        """Leave out clients that are new when there are as many as there may be."""
+        result: list[_Update | LeftOut] = []
+        free = np.inf if max_clients is None else max_clients - len(self.identities)
+        for one in found:
+            new = isinstance(one, _Update) and one.answer.identity not in self._index
+            if isinstance(one, _Update) and new and free <= 0:
+                reason = f"it is new, and there are max_clients = {max_clients} already"
+                result.append(LeftOut(one.answer.node, "bad", reason, one.answer.identity))
+                continue
+            free -= new
+            result.append(one)
+        return result
 
     def _room(self, count: int) -> Sequence[NDArray[Any]]:
         """Return rows to compute updates in: the memory's own spare ones where it keeps such rows."""
@@ -209,9 +230,9 @@ class Server:
                     memory.replace([client], memory.rows([client]), masses=[mass])
         return sizes if sizes.any() else None
 
-    def save(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Write a checkpoint (see `State.save`), with facts about the strategy."""
-        facts = {"strategy": about, "layout": self.layout.describe(), "identities": self.identities}
+    def save(self, folder: Path, about: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+        """Write a checkpoint (see `State.save`), with facts about the strategy and about the last round."""
+        facts = {"strategy": about, "layout": self.layout.describe(), "identities": self.identities, "last": last}
         text = json.dumps(facts, sort_keys=True).encode()
         self.state.extras[_ABOUT] = np.frombuffer(text, dtype=np.uint8)
         for name, array in self.buffers.items():
@@ -219,8 +240,8 @@ class Server:
         self.state.save(folder)
 
     @classmethod
-    def load(cls, folder: Path) -> tuple[Server, dict[str, Any]]:
-        """Read a checkpoint back, with the facts about the strategy."""
+    def load(cls, folder: Path) -> tuple[Server, dict[str, Any], dict[str, Any]]:
+        """Read a checkpoint back, with the facts about the strategy and about the last round."""
         state = State.load(folder)
         if _ABOUT not in state.extras or state.model is None:
             state.close()
@@ -228,21 +249,10 @@ class Server:
         facts = json.loads(state.extras[_ABOUT].tobytes())
         layout = Layout.from_description(facts["layout"])
         buffers = {s.name: state.extras[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
-        return cls(state, layout, buffers, facts["identities"]), facts["strategy"]
+        return cls(state, layout, buffers, facts["identities"]), facts["strategy"], facts.get("last", {})
 
 
 def refuse_local_work(rule: Rule, state: State, clients: Ints) -> None:
     """Refuse a rule that wants its clients to train otherwise than they do for FedAvg."""
     if rule.local(state, clients) is not None or rule.again(state, clients) is not None:
         raise fail("rule", rule.name, "it changes the local training of the clients, which Flower's clients do not do")
-
-
-def _refuse_non_finite(row: NDArray[Any]) -> None:
-    # One dot product sees every NaN and infinity; only if it overflows is it worth a second look.
-    square = float(row @ row)
-    if not np.isfinite(square):
-        if not np.isfinite(row).all():
-            raise BadArrays("its model holds NaN or infinity")
-        square = float(np.sum(np.square(row / 1e30, dtype=np.float64))) * 1e60
-    if square > _LARGEST[row.dtype] ** 2:
-        raise BadArrays(f"its update has norm {square**0.5:.1e}, too large to be added")

@@ -6,6 +6,7 @@ Clients stay as they are for FedAvg: they receive a model, train it and send it 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -20,18 +21,21 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 
 from .. import memory as memories
 from ..checks import fail, positive_int
-from ..rules import Rule
+from ..rules import Guarded, Rule, guard
+from .account import Account
 from .identity import Identity
-from .journal import Journal, per_client, round_metrics, to_metrics
+from .journal import Journal, per_client, round_metrics, scalars, to_metrics
 from .loop import run_rounds
 from .nodes import Selector, check_wait, connected
 from .options import DEFAULTS, Aggregate, Options
 from .probabilities import Probabilities
-from .replies import Asked, LeftOut, sort_replies
+from .replies import REASON, Asked, LeftOut, printable, sort_replies
 from .saved import Saved, exists
 from .server import Applied, Server
 
 _logger = getLogger("flwr")
+REMEMBERED = 10_000
+"""How many replies that were left out a strategy can tell of."""
 
 
 class RuleStrategy(FedAvg):
@@ -62,6 +66,11 @@ class RuleStrategy(FedAvg):
         Patterns of the names of floating-point arrays that are averaged instead of going through the rule.
     num_clients
         N, where it is known in advance; otherwise N is the number of clients that ever answered.
+    max_clients
+        How many clients may become known, each with a row in the memory; None: any number. Set it where clients
+        say themselves who they are.
+    clip_norm, max_weight
+        The largest norm of an update, and the largest 1/p: see `fedstale.rules.Guarded`; None: any.
     max_wait
         Seconds to wait for nodes in later rounds; None waits for ever.
     checkpoint
@@ -94,9 +103,15 @@ class RuleStrategy(FedAvg):
         if chosen["weights"] not in ("client", "sample"):
             raise fail("weights", chosen["weights"], 'must be "client" or "sample"')
         memories.parse(chosen["memory"])
-        if chosen["num_clients"] is not None:
-            positive_int("num_clients", chosen["num_clients"])
+        for name in ("num_clients", "max_clients"):
+            if chosen[name] is not None:  # type: ignore[literal-required]
+                positive_int(name, chosen[name])  # type: ignore[literal-required]
+        if isinstance(rule, Guarded):  # its bounds are options here, and saved as such
+            chosen["clip_norm"] = rule.clip_norm if chosen["clip_norm"] is None else chosen["clip_norm"]
+            chosen["max_weight"] = rule.max_weight if chosen["max_weight"] is None else chosen["max_weight"]
+            rule = rule.rule
         self.rule = rule
+        self._bounded = guard(rule, chosen["clip_norm"], chosen["max_weight"])
         self.options = chosen
         self.identity = Identity(chosen["identity"])
         self.probabilities = Probabilities(chosen["probabilities"])
@@ -108,10 +123,14 @@ class RuleStrategy(FedAvg):
         self.checkpoint = None if chosen["checkpoint"] is None else Path(chosen["checkpoint"]).absolute()
         self.journal = Journal(chosen["store"])
         self.server: Server | None = None
-        self.left_out: list[tuple[int, LeftOut]] = []
-        """Every reply that was left out so far, with its round."""
+        self.left_out: deque[tuple[int, LeftOut]] = deque(maxlen=REMEMBERED)
+        """The last replies that were left out, with their rounds."""
         self.last_round: tuple[Applied, dict[str, float]] | None = None
         """What the last round did, and its numbers."""
+        self.account: Account | None = None
+        """Who was asked in the last round, and what became of each."""
+        self.told: dict[str, Any] = {}
+        """What the store is to be told of the last round: a process may die between saving and telling."""
         self.ttl: float | None = None
         self.store_run: str | None = None
         self._asked = Asked(0, [])
@@ -136,7 +155,7 @@ class RuleStrategy(FedAvg):
             Options to change. Functions and objects are not saved: give them again.
         """
         folder = Path(path).absolute()
-        server, about = Server.load(folder)
+        server, about, last = Server.load(folder)
         try:
             saved = Saved(about)
             options: Options = {**saved.options(changes), "checkpoint": folder}  # type: ignore[typeddict-item]
@@ -148,6 +167,7 @@ class RuleStrategy(FedAvg):
             raise
         strategy.server = server
         strategy.store_run = saved.store_run
+        strategy.told = last
         return strategy
 
     def about(self) -> dict[str, Any]:
@@ -170,7 +190,7 @@ class RuleStrategy(FedAvg):
                 allowed = f"holds a checkpoint already: {type(self).__name__}.resume(path), or choose another folder"
                 raise fail("checkpoint", str(self.checkpoint), allowed)
             self.server = Server.begin(
-                self.rule,
+                self._bounded,
                 arrays,
                 self.probabilities,
                 weights=self.options["weights"],
@@ -214,22 +234,26 @@ class RuleStrategy(FedAvg):
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
         key = self.arrayrecord_key
         answers, left_out = sort_replies(replies, self._asked, self.identity, key, self.weighted_by_key)
-        applied = self.server.round(self.rule, server_round - 1, answers, self.probabilities)
+        most = self.options["max_clients"]
+        applied = self.server.round(self._bounded, server_round - 1, answers, self.probabilities, most)
         left_out += applied.left_out
         for one in left_out:
-            _logger.log(WARNING, "round %d: reply of node %d left out: %s", server_round, one.node, one.reason)
+            who = f"{one.node} ({one.client})" if one.client else f"{one.node}"
+            _logger.log(WARNING, "round %d: reply of node %s left out: %s", server_round, who, one.reason)
             self.left_out.append((server_round, one))
-        asked = len(self._asked.nodes)
-        _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(applied.clients), asked)
+        contributed = [answer.node for answer in applied.answers]
+        self.account = Account.of(server_round, self._connected, self._asked.nodes, contributed, left_out)
+        _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(contributed), len(self.account.asked))
         clients = per_client(self.server, self.probabilities)
-        numbers = round_metrics(self.server, applied, self._connected, asked, left_out, clients)
+        numbers = round_metrics(self.server, applied, self.account, clients)
         self.last_round = applied, numbers
         self._asked = Asked(0, [])
         arrays = self._sent = self.server.arrays()
-        if self.checkpoint is not None:
-            self.server.save(self.checkpoint, self.about())
         contents = [self.identity.without(answer.content) for answer in applied.answers]
         metrics = self._aggregate_metrics(contents, self.train_metrics_aggr_fn)
+        self.told = {"numbers": scalars("train/", metrics) | numbers, "participants": applied.clients.tolist()}
+        if self.checkpoint is not None:
+            self.server.save(self.checkpoint, self.about(), self.told)
         return arrays, to_metrics(metrics, numbers)
 
     def configure_evaluate(
@@ -249,9 +273,10 @@ class RuleStrategy(FedAvg):
         """Average the metrics of the nodes that evaluated; a failed node is missing from the average."""
         contents: dict[int, RecordDict] = {}
         for node, reply in self._asked.match(replies):
-            if node is None or reply.has_error() or node in contents:
+            if node is None or not reply.has_content() or node in contents:
                 reason = reply.error.reason if reply.has_error() else "it answers nothing that was asked"
-                _logger.log(WARNING, "round %d: evaluation of node %s left out: %s", server_round, node, reason)
+                text = "round %d: evaluation of node %s left out: %s"
+                _logger.log(WARNING, text, server_round, node, printable(str(reason), REASON))
                 continue
             contents[node] = self.identity.without(reply.content)
         return self._aggregate_metrics([contents[node] for node in sorted(contents)], self.evaluate_metrics_aggr_fn)
@@ -315,6 +340,7 @@ class RuleStrategy(FedAvg):
         try:
             validate_message_reply_consistency(contents, self.weighted_by_key, check_arrayrecord=False)
             return aggregate(contents, self.weighted_by_key)
-        except (InconsistentMessageReplies, ZeroDivisionError) as error:
-            _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error)
+        except Exception as error:  # what clients send must not end the federation, whatever a function makes of it
+            known = isinstance(error, (InconsistentMessageReplies, ZeroDivisionError))
+            _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error, exc_info=not known)
             return None

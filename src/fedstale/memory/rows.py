@@ -21,9 +21,18 @@ _MAGIC = b"fedstale rows 1\n"
 _HEADER = 4096
 _RAM_BLOCK = 64 << 20
 _FILE_BLOCK = 4 << 20
+_NAMED_BY = "checkpoint"
+"""In the header: "" in a new file, the folder of its first checkpoint while that is being written, then None."""
 
+CHECKPOINT_FILE = "state.safetensors"
+"""The file of a checkpoint that names the rows."""
 
 Mode = Literal["create", "write", "read"]
+
+
+def owner_only(path: str, flags: int) -> int:
+    """Open a file for `open`; a new one may be read by its owner only, because it holds what clients sent."""
+    return os.open(path, flags, 0o600)
 
 
 class RowStore(Protocol):
@@ -84,31 +93,55 @@ class FileRows:
         self._num_params = num_params
         self._dtype = precision.dtype
         self._blocks: dict[int, np.memmap[Any, Any]] = {}
+        self._arrays: dict[int, NDArray[Any]] = {}  # the same memory: slicing a memmap costs several times as much
         self._reserved = 0
-        about = {"num_params": num_params, "precision": precision.name, "run": run}
+        self._named_by: str | None = None
+        self._about: dict[str, Any] = {"num_params": num_params, "precision": precision.name, "run": run}
         self._map: Literal["r", "r+"] = "r" if mode == "read" else "r+"
-        if mode == "create":
-            path.parent.mkdir(parents=True, exist_ok=True)
+        flags = {"create": "r+b" if _abandoned(path) else "x+b", "write": "r+b", "read": "rb"}[mode]
         try:
-            self._file = open(path, {"create": "x+b", "write": "r+b", "read": "rb"}[mode])  # noqa: SIM115 - held as long as the rows are
+            if mode == "create":
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = open(path, flags, opener=owner_only)  # noqa: SIM115 - held as long as the rows are
         except FileExistsError:
             raise InvalidInput(
                 f"memory file {path} exists already: load the run it belongs to, or choose another folder"
             ) from None
         except FileNotFoundError:
             raise InvalidInput(f"memory file {path} is missing") from None
+        except OSError as error:
+            raise InvalidInput(f"memory file {path} cannot be opened: {error.strerror}") from error
         try:
             if mode != "read":
                 self._lock()
             if mode == "create":
-                header = _MAGIC + json.dumps(about).encode()
-                self._file.write(header.ljust(_HEADER, b"\0"))
-                self._file.flush()
+                self._file.truncate(0)
+                self._write_header("")
             else:
-                self._check_header(about)
+                self._check_header(self._about)
         except BaseException:
             self._file.close()
             raise
+
+    def naming(self, checkpoint: Path) -> None:
+        """Note that a checkpoint in this folder is about to name the rows."""
+        if self._named_by is not None:
+            self._write_header(str(checkpoint))
+
+    def named(self) -> None:
+        """Note that a checkpoint names the rows: from now on the file belongs to its run."""
+        if self._named_by is not None:
+            self._write_header(None)
+
+    def _write_header(self, named_by: str | None) -> None:
+        header = _MAGIC + json.dumps({**self._about, _NAMED_BY: named_by}).encode()
+        if len(header) > _HEADER:  # a very long path: rather a file that must be removed by hand than one that is lost
+            self._write_header(None)
+            return
+        self._named_by = named_by
+        self._file.seek(0)
+        self._file.write(header.ljust(_HEADER, b"\0"))
+        self._file.flush()
 
     def _lock(self) -> None:
         if sys.platform == "win32":
@@ -118,16 +151,17 @@ class FileRows:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InvalidInput(f"memory file {self.path} is in use by another run or process") from None
+            holder = _holder(self._file.fileno())
+            raise InvalidInput(f"memory file {self.path} is in use by another run or process{holder}") from None
 
     def _check_header(self, about: dict[str, Any]) -> None:
         header = self._file.read(_HEADER)
         if not header.startswith(_MAGIC):
             raise InvalidInput(f"{self.path} is not a memory file of fedstale")
-        try:
-            found = json.loads(header[len(_MAGIC) :].rstrip(b"\0"))
-        except ValueError:
-            raise InvalidInput(f"the header of memory file {self.path} is damaged") from None
+        found = _parsed(header)
+        self._named_by = found.get(_NAMED_BY)
+        if not found:
+            raise InvalidInput(f"the header of memory file {self.path} is damaged")
         for key, wanted in about.items():
             if found.get(key) != wanted:
                 raise InvalidInput(f"memory file {self.path} has {key} = {found.get(key)!r}, expected {wanted!r}")
@@ -146,16 +180,21 @@ class FileRows:
                 os.ftruncate(self._file.fileno(), end)
             shape = (count, self._num_params)
             self._blocks[block] = np.memmap(self._file, self._dtype, self._map, offset, shape)
+            self._arrays[block] = self._blocks[block].view(np.ndarray)
         if slot >= self._reserved and self._map == "r+":
             self._reserve(slot + 1)
-        result: NDArray[Any] = self._blocks[block][slot - start]
+        result: NDArray[Any] = self._arrays[block][slot - start]
         return result
 
     def _reserve(self, slots: int) -> None:
         # A write into a mapped hole of a full disk kills the process; asking for the space first is an error.
         if sys.platform == "linux":
             start = _HEADER + self._reserved * self._row_bytes
-            os.posix_fallocate(self._file.fileno(), start, (slots - self._reserved) * self._row_bytes)
+            try:
+                os.posix_fallocate(self._file.fileno(), start, (slots - self._reserved) * self._row_bytes)
+            except OSError as error:
+                what = f"memory file {self.path} cannot grow: {error.strerror}"
+                raise InvalidInput(f"{what}; nothing was changed: free some space and resume") from error
         self._reserved = slots
 
     def holds(self, slot: int) -> bool:
@@ -170,5 +209,40 @@ class FileRows:
 
     def close(self) -> None:
         """Unmap and unlock."""
+        self._arrays.clear()
         self._blocks.clear()
         self._file.close()
+
+
+def _holder(file: int) -> str:
+    """Name the process that holds the lock of a file, where the system tells."""
+    about = os.fstat(file)
+    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    try:
+        locks = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return ""
+    found = [words for words in map(str.split, locks) if len(words) > 5 and words[1] == "FLOCK"]
+    owners = [words[4] for words in found if words[5] == place]
+    return f" (process {owners[0]})" if owners else ""
+
+
+def _parsed(header: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(header[len(_MAGIC) :].rstrip(b"\0"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _abandoned(path: Path) -> bool:
+    """Whether no checkpoint ever named the rows of a file: its process ended before the first one was complete."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(_HEADER)
+    except OSError:
+        return False
+    if not header:
+        return True
+    named_by = _parsed(header).get(_NAMED_BY) if header.startswith(_MAGIC) else None
+    return named_by is not None and (not named_by or not (Path(named_by) / CHECKPOINT_FILE).exists())

@@ -200,6 +200,8 @@ class Memory(StaleMemory):
             return self._table_of_mirror(mirror)
         for client in self._unsaved:
             self._checksums[client] = zlib.crc32(self._rows.row(int(self.slots[client])).tobytes())
+        if isinstance(self._rows, FileRows):
+            self._rows.naming(mirror.parent.absolute())
         self.flush()
         seen = self.seen
         return {
@@ -230,7 +232,8 @@ class Memory(StaleMemory):
         """Note that a checkpoint with the last `table` is complete: rows it does not name may be overwritten."""
         if self._mirror is not None:
             self._mirror.saved()
-        elif self.file is not None:
+        elif isinstance(self._rows, FileRows):
+            self._rows.named()
             self._free.extend(self._superseded)
             self._kept.difference_update(self._superseded)
             self._kept.update(int(self.slots[client]) for client in self._unsaved)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..store.export import replacing
 from ..sweeps import Cell, Measured, tuned
 from .grids import BETAS
 
@@ -97,7 +98,7 @@ class Table:
     def write(self, path: Path) -> None:
         """Write one line per cell and method."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(
                 ["p_min", "p_avg/p_min", "swap", "beta", "lr", "accuracy", "standard_error", "seeds",

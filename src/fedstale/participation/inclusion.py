@@ -44,7 +44,8 @@ def expected_inclusion(p: Float, asked: Callable[[Ints], Float]) -> Float:
         values = np.bincount(inverse, weights=p) / counts
     pmf = poisson_binomial(values, counts, low, high)
     gain = asked(np.arange(low + 1, high + 2))
-    return np.asarray(p * np.interp(p, values, _without_one(pmf, gain, values)))
+    # A chance is at most 1; rounding makes it 1 + 1e-14 where everybody is asked, and no p_i may be above 1.
+    return np.asarray(p * np.minimum(np.interp(p, values, _without_one(pmf, gain, values)), 1.0))
 
 
 def poisson_binomial(values: Float, counts: Ints, low: int, high: int) -> Float:

@@ -16,6 +16,7 @@ from .fedau import FedAUAvg
 from .feddyn import FedDyn
 from .fedlaavg import FedLaAvg
 from .fedprox import FedProx
+from .guard import Guarded, guard
 from .mifa import MIFA, WaitingMIFA
 from .sarah import SARAH
 from .scaffold import Scaffold
@@ -43,6 +44,7 @@ __all__ = [
     "FedProx",
     "FedStale",
     "FedVARP",
+    "Guarded",
     "Local",
     "OutsideCoverage",
     "Rule",
@@ -55,6 +57,7 @@ __all__ = [
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
     "WaitingMIFA",
+    "guard",
     "make",
 ]
 

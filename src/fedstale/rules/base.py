@@ -132,6 +132,7 @@ class Rule(ABC):
     def combine(self, state: State, round: Round) -> Any:
         """Turn the round's updates into the global update Δ, shape (d,), of the updates' kind and dtype.
 
+        (Where Δ does not fit that dtype, as may happen with float16, it is float64.)
         A round that is wrong in any way is refused whole and leaves the state as it was.
         """
         if state.rule != self.name:

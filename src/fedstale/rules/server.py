@@ -27,7 +27,8 @@ from ..state import State
 from .averaging import FedAvg
 from .base import Local, Rule
 
-_OF_THE_RULE = ("memory", "upload", "download", "client_memory", "held_by_clients", "changes_clients", "caveat")
+OF_THE_RULE = ("memory", "upload", "download", "client_memory", "held_by_clients", "changes_clients", "caveat")
+"""What a wrapper has of the rule inside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class ServerOptimizer(Rule):
             raise fail("rule", self.rule, "must be a rule without a server optimiser, such as FedStale()")
         fraction("beta1", self.beta1)
         object.__setattr__(self, "name", f"{self.rule.name}+{self.kind}")
-        for name in _OF_THE_RULE:
+        for name in OF_THE_RULE:
             object.__setattr__(self, name, getattr(self.rule, name))
 
     def start(self, state: State) -> None:

@@ -38,7 +38,7 @@ def make_rule(chosen: Settings) -> rules.Rule:
     rule = rules.RULES.get(chosen.rule.partition("+")[0])
     if rule is not None and any(field.name == "seed" for field in fields(rule)):
         options.setdefault("seed", chosen.seed)
-    return rules.make(chosen.rule, **options)
+    return rules.guard(rules.make(chosen.rule, **options), chosen.clip_norm, chosen.max_weight)
 
 
 def make_participation(chosen: Settings) -> who.Participation:
@@ -174,6 +174,7 @@ def build(
         memory=memory,
         evaluate_every=chosen.evaluation_interval,
         per_client=chosen.per_client,
+        leave_out=chosen.bad_updates == "leave-out",
         saved=state,
         callbacks=[KeepEngine(), *callbacks],
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
+from logging import getLogger
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,8 +19,10 @@ from ..checks import Float, NonFinite, positive_int
 from ..federation import Federation, Ints, Round
 from ..participation import Estimator, Participation
 from ..rules import Local, Rule
+from ..screening import screen
 from ..state import State
 
+_logger = getLogger("fedstale")
 Metrics = dict[str, float]
 
 
@@ -100,6 +103,9 @@ class Simulation:
         Rounds between evaluations; the last round is always evaluated.
     per_client
         Whether evaluations keep every client's accuracy.
+    leave_out
+        Whether a client whose update cannot be used (NaN, infinite, too large) is left out of the round; otherwise
+        the run has diverged.
     saved
         A state to go on from.
     """
@@ -114,6 +120,7 @@ class Simulation:
     memory: str = "ram"
     evaluate_every: int = 1
     per_client: bool = False
+    leave_out: bool = False
     saved: InitVar[State | None] = None
     callbacks: Sequence[Callback] = ()
     records: list[Record] = field(default_factory=list)
@@ -150,7 +157,12 @@ class Simulation:
         clients = self._participants(t)
         p = self.estimator.probabilities(state.estimator, clients)
         metrics = self._before(t, clients)
-        delta = self.rule.step(state, self._train(t, clients, p))
+        round = self._train(t, clients, p)
+        if self.leave_out:
+            round = self._screened(round)
+            metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
+            clients = np.asarray(round.clients, dtype=np.int64)
+        delta = self.rule.step(state, round)
         self.estimator.observe(state.estimator, clients, t)
         metrics["update_norm"] = float(np.linalg.norm(delta))
         metrics |= state.report
@@ -185,6 +197,22 @@ class Simulation:
             second = self.trainer.updates(self.model, clients, t, again)
         steps, lr = self.trainer.pace(clients, t)
         return Round(t, clients, updates, probabilities=p, steps=steps, lr=lr, again=second)
+
+    def _screened(self, round: Round) -> Round:
+        """Leave out who sent something that cannot be used: the round of those who did not."""
+        clients = np.asarray(round.clients)
+        reasons = screen(round.updates)[1]
+        if round.again is not None:
+            reasons = screen(round.again)[1] | reasons
+        for place, reason in sorted(reasons.items()):
+            text = "round %d: update of client %d left out: %s"
+            _logger.warning(text, round.index, clients[place], reason)
+        if not reasons:
+            return round
+        kept = np.array([place not in reasons for place in range(len(clients))])
+        parts: Any = {name: getattr(round, name) for name in ("clients", "updates", "probabilities", "steps", "again")}
+        cut: Any = {name: None if part is None else part[kept] for name, part in parts.items()}
+        return replace(round, **cut)
 
     def _before(self, t: int, clients: Ints) -> Metrics:
         """What is known before the round: who comes, how old the memory is, what goes over the wire."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from ..checks import Float, InvalidInput
 from ..federation import Ints
 from ..participation import Participation, Process
-from ..rules import Rule
+from ..rules import Guarded, Rule
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
@@ -136,13 +136,14 @@ def simulate(
         named["task"] = task
     else:
         named |= {"task": getattr(task, "name", "quadratic"), "num_clients": task.num_clients}
-    named["rule"] = rule if isinstance(rule, str) else rule.name
+    named |= {"rule": rule} if isinstance(rule, str) else recorded(rule)
     chosen_participation = None
     if participation is not None:
         chosen_participation = Participation.of(participation)
         named.setdefault("num_clients", chosen_participation.num_clients)
         named.setdefault("p_min", float(max(chosen_participation.probabilities().min(), 1e-9)))
-        named.setdefault("rounds", settings(p_min=named["p_min"]).total_rounds)
+        if "rounds" not in named:
+            named["rounds"] = settings(p_min=named["p_min"]).total_rounds
     chosen = settings(**named)
     given = {
         "task": None if isinstance(task, str) else task,
@@ -175,7 +176,23 @@ def _stored(
     return result(simulation, simulation.run(), label)
 
 
+def recorded(rule: Rule) -> dict[str, Any]:
+    """A rule as settings, for the store: its name and those of its numbers and names that are not at their defaults."""
+    if isinstance(rule, Guarded):
+        return {**recorded(rule.rule), "clip_norm": rule.clip_norm, "max_weight": rule.max_weight}
+    found: dict[str, Any] = {}
+    for one in (getattr(rule, "rule", None), rule):  # a server optimiser has a rule inside, whose η_s is not used
+        for field in fields(one) if isinstance(one, Rule) else ():
+            value = getattr(one, field.name)
+            if isinstance(value, (bool, int, float, str)) and value != field.default:
+                found[field.name] = value
+        if one is not rule:
+            found.pop("server_lr", None)
+    own: dict[str, Any] = {name: found.pop(name) for name in ("beta", "server_lr") if name in found}
+    return {"rule": rule.name, **own, "rule_options": found}
+
+
 def describe(rule: Rule) -> str:
     """A rule's name with the β it was given."""
-    beta = getattr(rule, "beta", None)
+    beta = getattr(rule.rule if isinstance(rule, Guarded) else rule, "beta", None)
     return rule.name if beta is None or rule.name != "fedstale" else f"{rule.name} β={beta}"

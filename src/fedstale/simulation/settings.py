@@ -33,6 +33,11 @@ class Settings(BaseModel):
     )
     rule_options: dict[str, Any] = Field(default_factory=dict, description="further options of the rule, such as mu")
     server_lr: float = Field(1.0, gt=0, description="η_s; where it is 1, adaptive server optimisers use their own")
+    clip_norm: float | None = Field(None, gt=0, description="largest ℓ2 norm of a client's update; default: any")
+    max_weight: float | None = Field(None, ge=1, description="largest weight 1/p of a client; default: any")
+    bad_updates: Literal["diverge", "leave-out"] = Field(
+        "diverge", description="an update that is not finite: the run has diverged, or the client is left out"
+    )
     weights: Literal["client", "sample"] = Field("client", description="α_i: every client alike, or by samples")
     memory: str = Field(
         "ram", description='stale updates: "ram", "ram:bfloat16", "disk", "disk:FOLDER", "clustered:K", "lowrank:K"'

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -50,7 +49,9 @@ def contents(source: Source, paths: list[Path], files: tuple[Content, ...]) -> I
             verify(wanted[name], data)
             seen.add(name)
             yield wanted[name], data
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+    except SourceFailed:
+        raise
+    except Exception as error:  # readers of archives and pictures raise what they like: RuntimeError, LZMAError, …
         raise SourceFailed(f"unreadable archive ({' '.join(str(error).split()) or type(error).__name__})") from error
     if missing := sorted(set(wanted) - seen):
         raise SourceFailed(f"the archive lacks {', '.join(missing)}")
@@ -152,6 +153,8 @@ def decode_picture(data: bytes) -> NDArray[np.uint8]:
     with Image.open(io.BytesIO(data), formats=["PNG"]) as picture:
         if picture.mode != "RGB":
             raise SourceFailed(f"a picture has mode {picture.mode}, expected RGB")
+        if picture.width * picture.height > 1024 * CIFAR_BATCH:  # before it is unpacked
+            raise SourceFailed(f"a picture has {picture.width} × {picture.height} pixels: too many")
         return np.asarray(picture, dtype=np.uint8)
 
 

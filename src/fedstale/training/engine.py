@@ -129,8 +129,9 @@ class Engine(ABC):
 
         Returns
         -------
-        The updates, shape (|S|, d), in the order of `clients`. The array is overwritten by the next call: copy what
-        is to be kept.
+        updates
+            Of shape (|S|, d), in the order of `clients`. The array is overwritten by the next call: copy what is to be
+            kept.
         """
         batches = self.batches(clients, round)
         return self.train(model, batches, self.setting.training.rate(round), linear=linear, prox=prox)
@@ -202,6 +203,8 @@ class Engine(ABC):
         weights = setting.layout.views(self._tensor("model", model, 0, one=True))
         rows, bounds = rows_of(data.offsets, ids)
         chosen = torch.from_numpy(rows).to(setting.device)
+        # Neighbours' samples lie in one piece: slices of it are views, rows that are picked would be copies.
+        first = int(rows[0]) if len(rows) and (np.diff(ids) == 1).all() else None
         step = max(1, _EVALUATION_BYTES // (4 * setting.activations))
         starts = range(0, len(rows), step)
         parts: dict[int, Tensor] = {}
@@ -210,7 +213,9 @@ class Engine(ABC):
             with torch.no_grad():
                 torch._foreach_copy_(resident.weights, weights)
                 resident.module.eval()
-                parts[start] = resident.forward(data.inputs(chosen[start : start + step]))
+                stop = min(start + step, len(rows))
+                part = chosen[start:stop] if first is None else slice(first + start, first + stop)
+                parts[start] = resident.forward(data.inputs(part))
                 resident.module.train()
 
         setting.workers.each(forward, starts)

@@ -1,0 +1,66 @@
+"""Every round accounted for: each node that was asked contributed, failed, was left out, or stayed silent.
+
+    asked = contributed + failed + rejected + silent
+
+Replies that nobody asked for (of another round, a second one, of a stranger) are strays: they are counted beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .replies import LeftOut
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who was asked in a round and what became of it, by node id."""
+
+    round: int
+    connected: int
+    asked: tuple[int, ...]
+    contributed: tuple[int, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @classmethod
+    def of(
+        cls, round: int, connected: int, asked: Iterable[int], contributed: Iterable[int], left_out: Iterable[LeftOut]
+    ) -> Account:
+        """Draw up the account of a round."""
+        return cls(round, connected, tuple(sorted(asked)), tuple(sorted(contributed)), tuple(left_out))
+
+    def nodes(self, kind: str) -> tuple[int, ...]:
+        """The nodes whose reply was left out in this way: "failed", "bad" or "stray"."""
+        return tuple(one.node for one in self.left_out if one.kind == kind)
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Who was asked and did not answer in time."""
+        return tuple(sorted({*self.asked} - {*self.contributed, *self.nodes("failed"), *self.nodes("bad")}))
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every node that was asked appears exactly once."""
+        parts = [*self.contributed, *self.nodes("failed"), *self.nodes("bad"), *self.silent]
+        return sorted(parts) == list(self.asked)
+
+    def numbers(self) -> dict[str, int]:
+        """The account in numbers; `left_out` counts the bad and the stray replies."""
+        bad, stray = len(self.nodes("bad")), len(self.nodes("stray"))
+        return {
+            "connected": self.connected,
+            "asked": len(self.asked),
+            "participants": len(self.contributed),
+            "failed": len(self.nodes("failed")),
+            "left_out": bad + stray,
+            "stray": stray,
+            "silent": len(self.silent),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """The account as JSON values: numbers, node ids, and the reason for each reply that was left out."""
+        reasons = [{"node": one.node, "kind": one.kind, "reason": one.reason} for one in self.left_out]
+        who = {"asked_nodes": self.asked, "contributed_nodes": self.contributed, "silent_nodes": self.silent}
+        return {**self.numbers(), **{name: list(nodes) for name, nodes in who.items()}, "reasons": reasons}

@@ -1,0 +1,203 @@
+"""kill -9, a hundred times, everywhere: after each, the same command goes on and ends with the same bits.
+
+    python -m tests.faults.crashes --kills 100 --out table.md
+
+Two ways to choose the moment: a place of the program (`places`) at a random crossing, before, during or after the call;
+or a random delay ("anywhere"). A kill counts when the system says that signal 9 ended the process. Each victim is hit
+once (on the second way round twice in a row, and so on), then left alone to finish, and everything it left is compared
+with a victim that was never hit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .nursery import Nursery
+from .victims import VICTIMS, Victim
+
+ANYWHERE = "anywhere"
+MOMENTS = ("before", "during", "after")
+
+
+@dataclass
+class Cell:
+    """One line of the table: a place in a kind of process."""
+
+    victim: Victim
+    place: str
+    kills: int = 0
+    missed: int = 0
+    finished: int = 0
+    identical: int = 0
+    lost: int = 0
+    repeated: int = 0
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was lost, repeated or different."""
+        return not (self.lost or self.repeated or self.troubles) and self.finished == self.identical
+
+
+@dataclass
+class Crashes:
+    """Kills victims in a folder.
+
+    Parameters
+    ----------
+    nursery
+        Where they are started.
+    folder
+        Where they work; removed piece by piece.
+    seed
+        Decides places, crossings and delays.
+    """
+
+    nursery: Nursery
+    folder: Path
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self._whole: dict[str, tuple[dict[str, Any], dict[str, int], float]] = {}
+        self._made = 0
+
+    def whole(self, victim: Victim) -> tuple[dict[str, Any], dict[str, int], float]:
+        """Return the outcome of a victim that was never hit, its crossings of each place, and its seconds."""
+        if victim.name not in self._whole:
+            folder = self._new()
+            answer = self.nursery.run(victim.name, folder)
+            if answer["code"] != 0:
+                raise RuntimeError(f"{victim.name} fails by itself: {answer['log']}")
+            found, rounds = victim.read(folder)
+            assert rounds == list(range(victim.rounds)), rounds
+            self._whole[victim.name] = found, answer["counts"], answer["seconds"]
+        return self._whole[victim.name]
+
+    def hit(self, cell: Cell, kills: int) -> None:
+        """Hit one victim `kills` times in a row, let it finish, and compare."""
+        expected, counts, seconds = self.whole(cell.victim)
+        folder, done = self._new(), 0
+        for _ in range(kills):
+            job = self._aim(cell, counts, seconds, kills)
+            answer = self.nursery.run(cell.victim.name, folder, seed=self._chance.randrange(2**31), **job)
+            if answer["signal"] == 9 or (job.get("target") == "worker" and answer["struck"] and answer["code"] == 0):
+                cell.kills += 1
+                done += 1
+            elif answer["code"] == 0:
+                cell.missed += 1  # it was through before its time came
+                break
+            else:
+                cell.troubles.append(answer["log"])
+                return
+        if done:
+            self._finish(cell, folder, expected)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _finish(self, cell: Cell, folder: Path, expected: dict[str, Any]) -> None:
+        answer = self.nursery.run(cell.victim.name, folder)
+        if answer["code"] != 0:
+            cell.troubles.append(answer["log"])
+            return
+        cell.finished += 1
+        found, rounds = cell.victim.read(folder)
+        wanted = range(cell.victim.rounds)
+        cell.lost += len(set(wanted) - set(rounds))
+        cell.repeated += len(rounds) - len(set(rounds))
+        different = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
+        cell.identical += not different
+        if different:
+            cell.troubles.append(f"different: {', '.join(sorted(different))}")
+
+    def _aim(self, cell: Cell, counts: dict[str, int], seconds: float, kills: int) -> dict[str, Any]:
+        if cell.place == ANYWHERE:
+            return {"delay": self._chance.uniform(0.0, seconds / (1 if kills == 1 else 2))}
+        if cell.place == "worker":  # what workers do is local training and the rule
+            return {"delay": self._chance.uniform(0.3, 0.8) * seconds, "target": "worker"}
+        most = max(1, counts[cell.place] // (1 if kills == 1 else 2))
+        crossing = self._chance.randint(1, most)
+        return {"place": cell.place, "crossing": crossing, "moment": self._chance.choice(MOMENTS)}
+
+    def _new(self) -> Path:
+        self._made += 1
+        return self.folder / f"{self._made:04d}"
+
+
+def cells(victims: Iterable[Victim]) -> list[Cell]:
+    """Every place of every victim, and anywhere."""
+    return [Cell(victim, place) for victim in victims for place in (*victim.places, ANYWHERE)]
+
+
+def campaign(
+    kills: int, folder: Path, *, seed: int = 0, report: Callable[[Cell], None] = lambda cell: None
+) -> list[Cell]:
+    """Go round the cells until `kills` have landed, each time in another order."""
+    table = cells(VICTIMS.values())
+    order = random.Random(seed)
+    with Nursery() as nursery:
+        crashes = Crashes(nursery, folder, seed)
+        landed, turn = 0, 0
+        while landed < kills:
+            turn += 1
+            for cell in order.sample(table, len(table)):
+                before = cell.kills
+                crashes.hit(cell, min(kills - landed, 1 if "workers" in cell.victim.kind else turn))
+                landed += cell.kills - before
+                report(cell)
+                if landed >= kills:
+                    break
+    return table
+
+
+def markdown(table: list[Cell]) -> str:
+    """The table, with its sums."""
+    lines = [
+        "| process | memory | place | kills landed | runs resumed | bit-identical | rounds lost | rounds repeated |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for cell in table:
+        numbers = (cell.kills, cell.finished, cell.identical, cell.lost, cell.repeated)
+        if cell.kills:
+            row = (cell.victim.kind, cell.victim.storage, cell.place, *map(str, numbers))
+            lines.append(f"| {' | '.join(row)} |")
+    sums = [sum(getattr(c, n) for c in table) for n in ("kills", "finished", "identical", "lost", "repeated")]
+    lines.append(f"| **all** | | | {' | '.join(f'**{number}**' for number in sums)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run the campaign and print its table; exit code 1 when anything was lost, repeated or different."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write the table here as Markdown")
+    chosen = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fedstale-crashes-") as folder:
+        table = campaign(chosen.kills, Path(folder), seed=chosen.seed, report=_tell)
+    text = markdown(table)
+    print(f"\n{text}\n{time.monotonic() - began:.0f} s, seed {chosen.seed}")
+    if chosen.out is not None:
+        chosen.out.write_text(text, encoding="utf-8")
+    for cell in table:
+        for trouble in cell.troubles:
+            print(f"{cell.victim.name}, {cell.place}: {trouble}")
+    raise SystemExit(0 if all(cell.sound for cell in table) else 1)
+
+
+def _tell(cell: Cell) -> None:
+    print(
+        f"{cell.victim.name}, {cell.place}: {cell.kills} landed, {cell.missed} missed, sound: {cell.sound}", flush=True
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Where a process kills itself: named places of the product, wrapped from outside, so that the product has no hook.
+
+A place is crossed whenever one of its functions is called. A `Trap` counts the crossings of one place and, at a chosen
+one, ends the process by SIGKILL: before the call, during it (from a second thread, after a moment), or after it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+PLACES: dict[str, tuple[str, ...]] = {
+    "training": (
+        "fedstale.simulation.trainers:EngineTrainer.updates",
+        "fedstale.simulation.trainers:QuadraticTrainer.updates",
+        "fedstale.sweeps.lockstep:Lockstep._train",
+        "tests.flower.grid:Trainer.model",
+    ),
+    "rule": (
+        "fedstale.rules.base:Rule.combine",
+        "fedstale.memory.kernel:exchange",
+        "fedstale.memory.store:Memory._move",
+        "fedstale.beta:Auto.observe",
+        "fedstale.sweeps.server:BatchedServer.combine",
+        "fedstale.sweeps.server:BatchedServer._learn",
+    ),
+    "checkpoint": (
+        "fedstale.state:State.save",
+        "fedstale.state:write_tensors",
+        "fedstale.state:_sweep",
+        "fedstale.memory.store:Memory.table",
+        "fedstale.memory.store:Memory.saved",
+        "fedstale.memory.rows:FileRows.flush",
+        "os:replace",
+        "os:fsync",
+        "os:posix_fallocate",
+    ),
+    "saved": ("fedstale.state:State.save",),
+    "store": (
+        "fedstale.store.database:Database.write",  # before BEGIN, before COMMIT, after COMMIT
+        "fedstale.store.run:Run.save",
+        "fedstale.store.store:Store.flush",
+        "fedstale.store.store:Store._claim",
+    ),
+}
+CONTEXTS = frozenset({"fedstale.store.database:Database.write"})
+LONGEST = 0.004
+"""Seconds after which a kill "during" a call happens at the latest."""
+
+
+def end_here() -> None:
+    """kill -9 of this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()  # never runs on
+
+
+@dataclass
+class Trap:
+    """Counts crossings of a place and springs at one of them.
+
+    Parameters
+    ----------
+    place
+        One of `PLACES`; None only counts, all of them.
+    crossing
+        Which crossing ends the process, from 1.
+    moment
+        "before", "during" or "after" the call.
+    """
+
+    place: str | None = None
+    crossing: int = 0
+    moment: str = "before"
+
+    def __post_init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def set(self) -> Trap:
+        """Wrap the functions of the place (of all of them, when only counting)."""
+        for place, names in PLACES.items():
+            if self.place in (None, place):
+                for name in names:
+                    self._wrap(place, name)
+        return self
+
+    def _wrap(self, place: str, name: str) -> None:
+        module, _, path = name.partition(":")
+        owner: Any = import_module(module)
+        *parents, last = path.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        real = getattr(owner, last)
+        wrapped = self._context(place, real) if name in CONTEXTS else self._call(place, real)
+        setattr(owner, last, wrapped)
+
+    def _call(self, place: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            due = self._crossed(place)
+            if due:
+                self._spring()
+            result = real(*args, **kwargs)
+            if due:
+                end_here()
+            return result
+
+        return call
+
+    def _context(self, place: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        @contextmanager
+        def hold(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            due = self._crossed(place)
+            if due and self.moment == "before":
+                end_here()
+            with real(*args, **kwargs) as inner:
+                yield inner
+                if due and self.moment == "during":  # everything is written, nothing is committed
+                    if random.random() < 0.5:
+                        end_here()
+                    self._spring()
+            if due:
+                end_here()
+
+        return hold
+
+    def _crossed(self, place: str) -> bool:
+        self.counts[place] += 1
+        return place == self.place and self.counts[place] == self.crossing
+
+    def _spring(self) -> None:
+        if self.moment == "before":
+            end_here()
+        if self.moment == "during":
+            threading.Timer(random.uniform(0.0, LONGEST), end_here).start()

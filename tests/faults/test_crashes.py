@@ -1,0 +1,95 @@
+"""A handful of kills, one per place, in the default run; more of them, and the fig2 sweep, among the slow tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import crashes, fig2
+from .nursery import Nursery
+from .victims import VICTIMS
+
+pytest.importorskip("torch")
+pytest.importorskip("flwr")
+
+
+@pytest.fixture(scope="module")
+def killer(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> crashes.Crashes:
+    return crashes.Crashes(nursery, tmp_path_factory.mktemp("crashes"), seed=7)
+
+
+@pytest.mark.parametrize(
+    ("victim", "place"),
+    [
+        ("single run, quadratic, disk", "training"),
+        ("single run, quadratic, ram", "rule"),
+        ("single run, quadratic, disk", "checkpoint"),
+        ("single run, quadratic, ram", "store"),
+        ("Flower server, ram", "store"),
+        ("Flower server, disk", "checkpoint"),
+        ("sweep, one by one, disk", "store"),
+    ],
+)
+def test_killed_at_a_place(killer: crashes.Crashes, victim: str, place: str) -> None:
+    cell = crashes.Cell(VICTIMS[victim], place)
+    killer.hit(cell, 1)
+    assert (cell.kills, cell.finished, cell.identical) == (1, 1, 1), cell.troubles
+    assert cell.sound, cell.troubles
+
+
+@pytest.mark.parametrize("victim", ["Flower server, ram", "Flower server, disk"])
+def test_a_flower_server_killed_between_checkpoint_and_store_tells_the_round_later(
+    nursery: Nursery, killer: crashes.Crashes, victim: str, tmp_path: Path
+) -> None:
+    """The checkpoint has round t, the store has not: its numbers are in the checkpoint, and nothing is asked twice."""
+    expected, _, _ = killer.whole(VICTIMS[victim])
+    saves = 3
+    answer = nursery.run(victim, tmp_path / "f", place="saved", crossing=saves, moment="after")
+    assert answer["signal"] == 9
+    assert nursery.run(victim, tmp_path / "f")["code"] == 0
+    found, rounds = VICTIMS[victim].read(tmp_path / "f")
+    assert rounds == list(range(VICTIMS[victim].rounds))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "crossing", [1, 3, 5, pytest.param(2, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
+)
+def test_a_flower_server_killed_in_its_first_checkpoint_starts_again(
+    nursery: Nursery, killer: crashes.Crashes, crossing: int, tmp_path: Path
+) -> None:
+    victim = VICTIMS["Flower server, disk"]
+    answer = nursery.run(victim.name, tmp_path / "f", place="checkpoint", crossing=crossing, moment="after")
+    assert answer["signal"] == 9
+    again = nursery.run(victim.name, tmp_path / "f")
+    assert again["code"] == 0, again["log"]
+    assert victim.read(tmp_path / "f")[0] == killer.whole(victim)[0]
+
+
+def test_what_differs_is_noticed(killer: crashes.Crashes) -> None:
+    """The comparison itself: a victim measured against a truth with one other bit is not sound."""
+    victim = VICTIMS["single run, quadratic, ram"]
+    truth, _, _ = killer.whole(victim)
+    cell = crashes.Cell(victim, "training")
+    folder = killer._new()
+    killer._finish(cell, folder, {**truth, "model": "another"})
+    assert (cell.finished, cell.identical, cell.sound) == (1, 0, False)
+    assert cell.troubles == ["different: model"]
+
+
+@pytest.mark.slow
+def test_forty_kills(tmp_path: Path) -> None:
+    table = crashes.campaign(40, tmp_path, seed=3)
+    assert sum(cell.kills for cell in table) == 40
+    assert all(cell.sound for cell in table), [(c.victim.name, c.place, c.troubles) for c in table if not c.sound]
+
+
+@pytest.mark.slow
+def test_fig2_killed_five_times(tmp_path: Path) -> None:
+    seen = fig2.campaign(5, tmp_path, extent=fig2.EXTENT, seeds=fig2.SEEDS, seed=1)
+    assert seen.stored == sorted(seen.stored)
+    assert seen.stored[-1] < seen.runs == 360
+    assert seen.repeated == 0
+    assert seen.same
+    assert all(seen.same.values())
