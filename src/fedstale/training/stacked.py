@@ -26,7 +26,9 @@ def stacked(module: nn.Module, loss: Loss, layout: Layout) -> Program:
 
     def program(weights: list[Tensor], x: Tensor, y: Tensor, losses: bool) -> tuple[Tensor | None, list[Tensor]]:
         with torch.enable_grad():
-            leaves = [w.detach().requires_grad_() for w in weights]
+            # Not detach(): clients' weights are rows of one tensor, whose version counter autograd would look at, and
+            # other threads change their rows meanwhile.
+            leaves = [w.data.requires_grad_() for w in weights]
             values: Tensor = all_of_them(tuple(leaves), x, y)
         # The losses are independent, so the gradient of their sum is the copies' gradients side by side.
         gradients = torch.autograd.grad(values, leaves, torch.ones_like(values), materialize_grads=True)

@@ -1,0 +1,216 @@
+"""Write docs/benchmarks.md from the results that lie in docs/results/benchmarks.
+
+    python -m benchmarks.peers.page [--docs DOCS]
+
+Every benchmark calls this when it ends; a part whose results are not there is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.peers import growing, machine, tables
+from benchmarks.peers.environments import ROOT
+from benchmarks.peers.tables import BETTER_FLOWER, OURS, Summary
+
+TITLES = {
+    "cnn": "(a) the paper's MNIST CNN: 421,642 parameters, 24 clients, all in every round, K = 5, batch 128",
+    "logistic": "(b) logistic regression on MNIST: 1,000 clients of 60 samples, 10 a round, 1 epoch, batch 10, T = 100",
+    "digits": "(c) MLP 64-32-10 on the digits: 24 clients, all in every round, K = 5, batch 32, 500 rounds",
+}
+EVALUATIONS = {"cnn": "3", "logistic": "10", "digits": "10"}
+NEVER_AHEAD = ("fedstale",)
+
+INTRODUCTION = """\
+# Benchmarks
+
+This page is written by the scripts that measured: `make bench-peers` (the comparison), `benchmarks/profile_rounds.py`,
+`benchmarks/million.py` and `benchmarks/growth.py`. Numbers are of one machine; ratios are of one run in which all
+contenders took turns. What was measured lies in `docs/results/benchmarks/`.
+"""
+
+SIDE_BY_SIDE = """\
+## Side by side with what one would use instead
+
+The same work, the same shards (exported once by our task code), the same first model, the same number of samples
+processed (counted by every contender and checked), evaluation on the same test data at the same interval. Every
+contender is one small script in `benchmarks/peers/` and has a process and a virtual environment of its own, in a
+network namespace with nothing but loopback.
+
+*round*: median [quartiles] of the seconds of all rounds but the first. *with evaluation*: the mean round,
+evaluations included, median over repetitions. *start*: from starting the process to the end of the first round.
+*memory*: the peak of the whole process tree, shared pages counted once. *ratio*: the contender's time over ours
+(FedAvg in float32), for the median round and with evaluations. *accuracy*: at the end, in the longest repetition;
+batches are drawn independently.
+"""
+
+DIFFERS = """\
+**What differs.** Peers train clients in float32 with torch's own convolutions; ours uses the loop engine with
+oneDNN's layout for (a) and the vectorised engine for (b) and (c), both chosen by `auto`, and keeps freed memory in
+the process (see below). Plain loop, pfl-research and fluke are one process with torch's default number of threads;
+Flower and ours train two clients side by side. The local loop of the plain loop and of Flower's clients is the same
+function; Flower's actors keep data and model between messages. Flower's server and simulation engine wait in steps
+of 0.1 s, which bounds its short rounds from below. pfl-research and fluke run their own local loops on batches that
+we draw by indexing (faster than their usual loaders). fluke keeps a model for each client. fluke needs torchvision,
+of which there is no build for a torch without CUDA here: the two compiled operators that its import asks for are
+declared without code; nothing that is timed uses them. FedStale does more than the others: it reads and writes a
+stored update for every participant.
+"""
+
+
+def seconds(value: float) -> str:
+    """Seconds with three digits."""
+    return f"{value:.2f} s" if value >= 0.9995 else f"{1e3 * value:.3g} ms"
+
+
+def comparison(results: list[tables.Entry], facts: dict[str, str]) -> list[str]:
+    """The part with the peers."""
+    lines = [SIDE_BY_SIDE, _ran(facts), ""]
+    for work, title in TITLES.items():
+        found = tables.summaries(results, work)
+        if found:
+            lines += _table(work, title, found)
+    return [*lines, *_targets(results), "", DIFFERS, *_versions(results)]
+
+
+def _ran(facts: dict[str, str]) -> str:
+    return (
+        f"`{facts['command']}`, {facts['date']}: {facts['cores']} cores ({facts['instructions']}; bfloat16 "
+        f"instructions: {facts['bfloat16']}), {facts['memory']}, {facts['system']}, Python {facts['python']}, torch "
+        f"{facts['torch']}, NumPy {facts['numpy']}."
+    )
+
+
+def _table(work: str, title: str, found: dict[str, Summary | str]) -> list[str]:
+    ours = found.get(OURS)
+    lines = [f"### {title}", "", f"Evaluated every {EVALUATIONS[work]} rounds.", ""]
+    lines += ["| contender | round | with evaluation | ratio | start | memory | accuracy | rounds timed |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    for name, one in found.items():
+        if isinstance(one, str):
+            lines.append(f"| {name} | does not run: `{one}` | | | | | | |")
+            continue
+        ratio = "–"
+        if isinstance(ours, Summary):
+            ratio = f"{one.seconds / ours.seconds:.2f}×, {one.mean / ours.mean:.2f}×"
+        spread = f"{seconds(one.seconds)} [{seconds(one.low)}, {seconds(one.high)}]"
+        lines.append(
+            f"| {name} | {spread} | {seconds(one.mean)} | {ratio} | {one.startup:.1f} s | "
+            f"{one.peak / 2**20:,.0f} MiB | {one.accuracy:.1%} | {one.rounds} in {one.repetitions} |"
+        )
+    shares = [
+        f"{name}: local training {one.training_share:.1%}, evaluation {one.evaluation_share:.1%}, everything else "
+        f"(the server's part) {1 - one.training_share - one.evaluation_share:.2%} of the time"
+        for name, one in found.items()
+        if isinstance(one, Summary) and one.training_share == one.training_share
+    ]
+    return [*lines, "", *(f"{text}.  " for text in shares), ""]
+
+
+def verdicts(results: list[tables.Entry]) -> list[tuple[str, float, str, bool]]:
+    """What was asked for, what was seen, the bar, whether it was met."""
+    told: list[tuple[str, float, str, bool]] = []
+    letters = {"cnn": "a", "logistic": "b", "digits": "c"}
+    for work, letter in letters.items():
+        found = tables.summaries(results, work)
+        ours = found.get(OURS)
+        if not isinstance(ours, Summary):
+            continue
+        peers = [one for name, one in found.items() if isinstance(one, Summary) and not name.startswith(NEVER_AHEAD)]
+        if peers:
+            nearest = min(peers, key=lambda one: one.mean)
+            ratio = nearest.mean / ours.mean
+            told.append((f"({letter}) ahead of every peer; nearest: {nearest.contender}", ratio, "> 1", ratio > 1))
+        flower = found.get(BETTER_FLOWER)
+        if isinstance(flower, Summary):
+            ratio, bar = flower.mean / ours.mean, 1.5 if work == "cnn" else 10.0
+            told.append((f"({letter}) against Flower, 2 actors × 1 thread", ratio, f"≥ {bar:g}", ratio >= bar))
+        half = found.get("fedstale, FedAvg, bfloat16")
+        if isinstance(half, Summary) and isinstance(flower, Summary):
+            ratio = flower.mean / half.mean
+            told.append((f"({letter}) bfloat16 against the same (float32)", ratio, "≥ 2.5", ratio >= 2.5))
+        for name in (OURS, "fedstale, FedStale β = auto"):
+            one = found.get(name)
+            if work == "cnn" and isinstance(one, Summary):
+                share = 1 - one.training_share - one.evaluation_share
+                told.append((f"({letter}) the server's share of a round, {name}", share, "< 0.05", share < 0.05))
+    return told
+
+
+def _targets(results: list[tables.Entry]) -> list[str]:
+    lines = ["### Against the bars that were set beforehand", "", "| what | seen | bar | |", "|---|---|---|---|"]
+    for what, value, bar, met in verdicts(results):
+        lines.append(f"| {what} | {value:.3g} | {bar} | {'met' if met else '**not met**'} |")
+    return [*lines, "", "Ratios with evaluations included; a bar that is not met is reported as it is."]
+
+
+def _versions(results: list[tables.Entry]) -> list[str]:
+    seen: dict[str, dict[str, str]] = {}
+    for entry in results:
+        if "versions" in entry:
+            seen.setdefault(entry["contender"].split(",")[0], entry["versions"])
+    told = [f"{name}: " + ", ".join(f"{key} {value}" for key, value in found.items()) for name, found in seen.items()]
+    return ["**Versions.** " + "; ".join(told) + ".", ""]
+
+
+def profile(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
+    """The part that says where our time goes."""
+    spans = ("local training", "batches", "server", "evaluation", "bookkeeping")
+    lines = ["## Where our time goes", "", _ran(facts), ""]
+    lines += ["| work | version | round, with evaluations | " + " | ".join(spans) + " | page faults a round |"]
+    lines += ["|---|" + "---|" * 8]
+    for row in rows:
+        parts = " | ".join(f"{float(row[span]):.1%}" for span in spans)
+        faults = f"{float(row['faults']):,.0f}"
+        lines.append(f"| {row['work']} | {row['version']} | {seconds(float(row['seconds']))} | {parts} | {faults} |")
+    lines += [
+        "",
+        "*batches*: drawing who trains on what. *bookkeeping*: participants, probabilities, metrics, records.",
+        "",
+    ]
+    ratios = []
+    for work in dict.fromkeys(row["work"] for row in rows):
+        own = {row["version"]: float(row["seconds"]) for row in rows if row["work"] == work}
+        for version, value in own.items():
+            if version != "now":
+                ratios.append(f"{work}, {version}: {value / own['now']:.2f}×")
+    if ratios:
+        lines += ["Time over that of the present version, interleaved: " + "; ".join(ratios) + ".", ""]
+    return [*lines, IMPROVED]
+
+
+IMPROVED = """\
+What the profile suggested, and what was done. A step of the CNN allocates and frees tens of megabytes, and glibc
+gives their pages back to the system, so that the next step touches every page anew: `training/allocator.py` keeps
+freed memory in the process (two `mallopt` settings; whoever sets malloc's environment variables keeps their own).
+Test samples that lie side by side are evaluated where they lie instead of being copied (`Engine.evaluate`). Rows on
+disk are sliced as plain arrays: `numpy.memmap` spends several times as long on a slice (`memory/rows.py`).
+"""
+
+
+def render(docs: Path) -> None:
+    """Write the page."""
+    folder = docs / "results" / "benchmarks"
+    lines = [INTRODUCTION]
+    if (folder / "peers.csv").exists():
+        lines += comparison(tables.read(folder), machine.read_about(folder / "peers-about.csv"))
+    rows = machine.read(folder / "profile.csv")
+    if rows:
+        lines += profile(rows, machine.read_about(folder / "profile-about.csv"))
+    lines += growing.million(folder, _ran)
+    lines += growing.growth(folder, docs / "images", _ran)
+    text = "\n".join(lines)
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    (docs / "benchmarks.md").write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs")
+    render(parser.parse_args().docs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Where our time goes in the three works of benchmarks/peers, and what improvements that the profile suggested brought.
+
+    python benchmarks/profile_rounds.py [--repetitions 3] [--docs DOCS]
+
+Every run is a process of its own; the present version and those with one improvement undone take turns. Spans: local
+training, drawing batches, the server (`Rule.step`), evaluation, and bookkeeping (the rest of a round). Results:
+docs/results/benchmarks/profile.csv and docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.peers import environments, machine, page
+from benchmarks.peers.export import export
+from benchmarks.peers.work import WORKS, Shards
+
+SPANS = ("local training", "batches", "server", "evaluation")
+ROUNDS = {"cnn": 6, "logistic": 100, "digits": 300}
+RULE = "fedstale"
+
+
+def undo_nothing() -> None:
+    """The present version."""
+
+
+def undo_kept_memory() -> None:
+    """Let malloc give freed memory back, as it does by default."""
+    from fedstale.training import setting
+
+    setattr(setting, "keep_freed_memory", lambda: False)  # noqa: B010 - a name that the module imports
+
+
+def undo_views() -> None:
+    """Copy test samples before they are evaluated."""
+    import torch
+
+    from fedstale.training.samples import Samples
+
+    inputs = Samples.inputs
+
+    def copied(self: Samples, rows: torch.Tensor | slice) -> torch.Tensor:
+        return inputs(self, torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows)
+
+    Samples.inputs = copied  # type: ignore[method-assign]
+
+
+VERSIONS: dict[str, Callable[[], None]] = {
+    "now": undo_nothing,
+    "freed memory given back": undo_kept_memory,
+    "test samples copied": undo_views,
+}
+
+
+def profiled(name: str, data: Path, rounds: int) -> dict[str, float]:
+    """Run a work with FedStale and return the seconds of a round and the share of each span."""
+    import numpy as np
+
+    import fedstale as fs
+    from benchmarks.peers.with_fedstale import task_of
+    from fedstale.participation import Bernoulli, Participation, UniformSample
+    from fedstale.simulation import Callback, Simulation
+
+    work = WORKS[name]
+    spent = dict.fromkeys(SPANS, 0.0)
+
+    def timed(owner: Any, attribute: str, span: str) -> None:
+        call = getattr(owner, attribute)
+
+        def wrapper(*args: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*args, **named)
+            finally:
+                spent[span] += time.perf_counter() - began
+
+        setattr(owner, attribute, wrapper)
+
+    class Spans(Callback):
+        began = 0.0
+        faults = 0
+        count = 0
+
+        def on_start(self, simulation: Simulation) -> None:
+            trainer: Any = simulation.trainer
+            timed(trainer.engine, "batches", "batches")
+            timed(trainer.engine, "train", "local training")
+            timed(trainer, "evaluate", "evaluation")
+            timed(type(simulation.rule), "step", "server")
+
+        def on_round(self, simulation: Simulation, record: Any) -> None:
+            if record.round == 0:  # the first round belongs to the start
+                spent.update(dict.fromkeys(SPANS, 0.0))
+                self.began, self.faults = time.perf_counter(), page_faults()
+            else:
+                self.count += 1
+
+    spans = Spans()
+    length: dict[str, Any] = {"epochs": 1} if work.epoch else {"local_steps": work.steps, "replacement": True}
+    fs.simulate(
+        task_of(work, Shards(data / name)),
+        RULE,
+        Participation(Bernoulli(np.ones(work.clients)), UniformSample(work.cohort)),
+        rounds=rounds,
+        lr=work.lr,
+        batch_size=work.batch,
+        evaluate_every=work.evaluate_every,
+        callbacks=[spans],
+        **length,
+    )
+    whole = time.perf_counter() - spans.began
+    shares = {span: value / whole for span, value in spent.items()}
+    faults = (page_faults() - spans.faults) / spans.count
+    return {"seconds": whole / spans.count, **shares, "bookkeeping": 1.0 - sum(shares.values()), "faults": faults}
+
+
+def page_faults() -> int:
+    """How often this process has touched a page that it did not have yet."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def measure(works: list[str], repetitions: int, data: Path, rounds: int | None) -> list[dict[str, object]]:
+    """All works and versions, interleaved; medians."""
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for _ in range(repetitions):
+        for work in works:
+            for version in VERSIONS:
+                command = [sys.executable, __file__, "--child", work, "--version", version, "--data", str(data)]
+                command += ["--rounds", str(rounds or ROUNDS[work])]
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+                found.setdefault((work, version), []).append(json.loads(done.stdout.splitlines()[-1]))
+    rows: list[dict[str, object]] = []
+    for (work, version), runs in found.items():
+        middle = {key: median(run[key] for run in runs) for key in runs[0]}
+        rows.append({"work": work, "version": version, **middle})
+        print(
+            f"{work:<9} {version:<26} " + ", ".join(f"{key} {value:.4g}" for key, value in middle.items()), flush=True
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="rounds of every work, for trials")
+    parser.add_argument("--data", type=Path, default=environments.HOME / "data")
+    parser.add_argument("--docs", type=Path, default=environments.ROOT / "docs")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--version", choices=VERSIONS, default="now", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        VERSIONS[arguments.version]()
+        print(json.dumps(profiled(arguments.child, arguments.data, arguments.rounds)))
+        return
+    for work in arguments.only:
+        export(WORKS[work], arguments.data / work)
+    rows = measure(arguments.only, arguments.repetitions, arguments.data, arguments.rounds)
+    results = arguments.docs / "results" / "benchmarks"
+    machine.write(results / "profile.csv", rows)
+    machine.write_about(results / "profile-about.csv", "python benchmarks/profile_rounds.py")
+    page.render(arguments.docs)
+
+
+if __name__ == "__main__":
+    main()
