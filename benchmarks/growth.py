@@ -15,7 +15,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -88,12 +88,17 @@ def server(clients: int, participants: int, parameters: int, memory: str) -> Sim
 
 
 def servers(
-    curve: str, title: str, points: dict[int, tuple[int, int, int]], repetitions: int
+    curve: str,
+    title: str,
+    points: dict[int, tuple[int, int, int]],
+    repetitions: int,
+    memories: Sequence[str] = tuple(MEMORIES),
 ) -> list[dict[str, object]]:
     """One curve of server rounds: points of (N, |S|, d), for every kind of memory."""
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="growth-") as folder:
-        for name, memory in MEMORIES.items():
+        for name in memories:
+            memory = MEMORIES[name]
             made = {
                 value: server(*point, memory.format(folder=f"{folder}/{curve}-{value}"))
                 for value, point in points.items()
@@ -213,8 +218,8 @@ def _name(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
         )
 
 
-def measure(quick: bool) -> list[dict[str, object]]:
-    """All curves."""
+def measure(quick: bool, memories: Sequence[str]) -> list[dict[str, object]]:
+    """All curves; those of the server for some kinds of memory, the sweeps' only when all are asked for."""
     turns = 3 if quick else 9
     exponents = (2, 3) if quick else (2, 3, 4, 5, 6)
     few = 10 if quick else 100
@@ -223,6 +228,7 @@ def measure(quick: bool) -> list[dict[str, object]]:
         f"Clients N ({few} participants a round, d = 10,000)",
         {10**k: (10**k, few, 10_000) for k in exponents},
         turns,
+        memories,
     )
     counts = (10, 30) if quick else (10, 30, 100, 300, 1000)
     rows += servers(
@@ -230,6 +236,7 @@ def measure(quick: bool) -> list[dict[str, object]]:
         "Participants a round |S| (N = 10,000, d = 10,000)",
         {count: (10_000, count, 10_000) for count in counts},
         turns,
+        memories,
     )
     lengths = (1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
     rows += servers(
@@ -237,18 +244,32 @@ def measure(quick: bool) -> list[dict[str, object]]:
         "Parameters d (N = 1,000, 20 participants a round)",
         {length: (1_000, 20, length) for length in lengths},
         turns,
+        memories,
     )
+    if len(memories) < len(MEMORIES):
+        return rows
     rows += batches([1, 2] if quick else [1, 2, 4, 8, 16, 32], 5 if quick else 50, 1 if quick else 5)
     return rows + workers([1, 2], 32 if quick else 256, 5 if quick else 50, 1 if quick else 3)
+
+
+def merged(before: list[dict[str, str]], rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """New rows in place of those of the same curves and series; the others stay."""
+    new = {(str(row["curve"]), str(row["series"]), float(str(row["value"]))): row for row in rows}
+    kept: list[dict[str, object]] = []
+    for row in before:
+        place = (row["curve"], row["series"], float(row["value"]))
+        kept.append(new.pop(place, dict(row)))
+    return [*kept, *new.values()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, for trials")
     parser.add_argument("--docs", type=Path, default=Path(__file__).resolve().parents[1] / "docs")
+    parser.add_argument("--memory", nargs="+", choices=MEMORIES, default=list(MEMORIES), help="measure these again")
     arguments = parser.parse_args()
-    rows = measure(arguments.quick)
     results = arguments.docs / "results" / "benchmarks"
+    rows = merged(machine.read(results / "growth.csv"), measure(arguments.quick, arguments.memory))
     machine.write(results / "growth.csv", rows)
     machine.write_about(results / "growth-about.csv", "python benchmarks/growth.py")
     draw(rows, arguments.docs / "images")
