@@ -21,6 +21,7 @@ TITLES = {
 }
 EVALUATIONS = {"cnn": "3", "logistic": "10", "digits": "10"}
 NEVER_AHEAD = ("fedstale",)
+Apart = dict[str, tuple[int, dict[str, float]]]
 
 INTRODUCTION = """\
 # Benchmarks
@@ -64,13 +65,13 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 0.9995 else f"{1e3 * value:.3g} ms"
 
 
-def comparison(results: list[tables.Entry], facts: dict[str, str]) -> list[str]:
+def comparison(results: list[tables.Entry], facts: dict[str, str], apart: Apart) -> list[str]:
     """The part with the peers."""
     lines = [SIDE_BY_SIDE, _ran(facts), ""]
     for work, title in TITLES.items():
         found = tables.summaries(results, work)
         if found:
-            lines += _table(work, title, found)
+            lines += _table(work, title, found, apart.get(work))
     return [*lines, *_targets(results), "", *_disagreements(results), DIFFERS, *_versions(results)]
 
 
@@ -91,9 +92,12 @@ def _ran(facts: dict[str, str]) -> str:
     )
 
 
-def _table(work: str, title: str, found: dict[str, Summary | str]) -> list[str]:
+def _table(
+    work: str, title: str, found: dict[str, Summary | str], apart: tuple[int, dict[str, float]] | None
+) -> list[str]:
     ours = found.get(OURS)
-    lines = [f"### {title}", "", f"Evaluated every {EVALUATIONS[work]} rounds.", ""]
+    note = f" Accuracies: after {apart[0]} rounds, in runs of their own." if apart else ""
+    lines = [f"### {title}", "", f"Evaluated every {EVALUATIONS[work]} rounds.{note}", ""]
     lines += ["| contender | round | with evaluation | ratio | start | memory | accuracy | rounds timed |"]
     lines += ["|---|---|---|---|---|---|---|---|"]
     for name, one in found.items():
@@ -103,10 +107,13 @@ def _table(work: str, title: str, found: dict[str, Summary | str]) -> list[str]:
         ratio = "–"
         if isinstance(ours, Summary):
             ratio = f"{one.seconds / ours.seconds:.2f}×, {one.mean / ours.mean:.2f}×"
+        accuracy = f"{one.accuracy:.1%}"
+        if apart:
+            accuracy = f"{apart[1][name]:.1%}" if name in apart[1] else "–"
         spread = f"{seconds(one.seconds)} [{seconds(one.low)}, {seconds(one.high)}]"
         lines.append(
             f"| {name} | {spread} | {seconds(one.mean)} | {ratio} | {one.startup:.1f} s | "
-            f"{one.peak / 2**20:,.0f} MiB | {one.accuracy:.1%} | {one.rounds} in {one.repetitions} |"
+            f"{one.peak / 2**20:,.0f} MiB | {accuracy} | {one.rounds} in {one.repetitions} |"
         )
     shares = [
         f"{name}: local training {one.training_share:.1%}, evaluation {one.evaluation_share:.1%}, everything else "
@@ -203,7 +210,8 @@ def render(docs: Path) -> None:
     folder = docs / "results" / "benchmarks"
     lines = [INTRODUCTION]
     if (folder / "peers.csv").exists():
-        lines += comparison(tables.read(folder), machine.read_about(folder / "peers-about.csv"))
+        facts = machine.read_about(folder / "peers-about.csv")
+        lines += comparison(tables.read(folder), facts, tables.accuracies(folder))
     rows = machine.read(folder / "profile.csv")
     if rows:
         lines += profile(rows, machine.read_about(folder / "profile-about.csv"))

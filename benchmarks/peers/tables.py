@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.peers.work import WORKS
 
 OURS, YARDSTICK, BETTER_FLOWER = "fedstale, FedAvg", "plain PyTorch loop", "Flower, 2 actors × 1 thread"
+ACCURACIES = "peers-accuracy.csv"
 COLUMNS = (
     "work",
     "contender",
@@ -133,11 +134,33 @@ def _summary(name: str, entries: list[Entry]) -> Summary:
     )
 
 
-def problems(results: list[Entry]) -> list[str]:
-    """What does not agree: other numbers of samples than the work says, accuracies far from the plain loop's."""
+def accuracies(folder: Path) -> dict[str, tuple[int, dict[str, float]]]:
+    """By work: rounds, and each contender's accuracy after them, where runs of their own decide that."""
+    found: dict[str, tuple[int, dict[str, float]]] = {}
+    if not (folder / ACCURACIES).exists():
+        return found
+    for entry in read(folder, ACCURACIES):
+        if "error" not in entry:
+            rounds, values = found.setdefault(entry["work"], (len(entry["seconds"]) + 1, {}))
+            values[entry["contender"]] = entry["accuracy"]
+    return found
+
+
+def problems(results: list[Entry], apart: dict[str, tuple[int, dict[str, float]]] | None = None) -> list[str]:
+    """What does not agree: other numbers of samples than the work says, accuracies far from the plain loop's.
+
+    `apart` is what `accuracies` returns.
+    """
     told = []
     for name, work in WORKS.items():
         found = summaries(results, name)
+        if apart and name in apart:
+            other = apart[name][1]
+            found = {
+                label: replace(one, accuracy=other[label]) if isinstance(one, Summary) else one
+                for label, one in found.items()
+                if label in other or isinstance(one, str)
+            }
         yardstick = found.get(YARDSTICK)
         for entry in results:
             if entry["work"] == name and "error" not in entry:

@@ -59,7 +59,10 @@ class Clustered(Compact):
         slots = self.slots[clients]
         known = slots >= 0
         result = np.zeros((len(clients), columns.stop - columns.start))
-        result[known] = self._load(self.values[slots[known]], columns)
+        part = self.values[slots[known], columns]  # these columns only: whole rows would be copied for every block
+        wide = np.empty(part.shape)
+        self.precision.load(part, wide)
+        result[known] = wide
         return result
 
     def take(self, clients: Ints, fresh: Sequence[NDArray[Any]], masses: Float) -> None:
