@@ -141,7 +141,7 @@ def accuracies(folder: Path) -> dict[str, tuple[int, dict[str, float]]]:
         return found
     for entry in read(folder, ACCURACIES):
         if "error" not in entry:
-            rounds, values = found.setdefault(entry["work"], (len(entry["seconds"]) + 1, {}))
+            _, values = found.setdefault(entry["work"], (len(entry["seconds"]) + 1, {}))
             values[entry["contender"]] = entry["accuracy"]
     return found
 
