@@ -88,7 +88,7 @@ def _ran(facts: dict[str, str]) -> str:
     return (
         f"`{facts['command']}`, {facts['date']}: {facts['cores']} cores ({facts['instructions']}; bfloat16 "
         f"instructions: {facts['bfloat16']}), {facts['memory']}, {facts['system']}, Python {facts['python']}, torch "
-        f"{facts['torch']}, NumPy {facts['numpy']}."
+        f"{facts['torch']}, NumPy {facts['numpy']}.{' ' + facts['note'] if 'note' in facts else ''}"
     )
 
 
