@@ -1,9 +1,9 @@
 """Memory that a step has freed is there for the next step, instead of going back to the operating system.
 
-A step of a convolutional model allocates and frees tens of megabytes. glibc's malloc returns such memory at once, so
-that the next step touches fresh pages again: 11,000 page faults a step of the paper's MNIST CNN, a third of its time.
-Two settings of malloc let it keep up to 256 MiB for each thread. They hold for the whole process; what the user has set
-by environment variables is left alone, and so are other C libraries.
+A step of a convolutional model allocates and frees tens of megabytes. glibc's malloc returns such memory, at once or
+now and then, so that later steps touch fresh pages again: thousands of page faults a step of the paper's MNIST CNN
+(benchmarks/profile_rounds.py counts them). Two settings of malloc let it keep up to 256 MiB for each thread. They hold
+for the whole process; what the user has set by environment variables is left alone, and so are other C libraries.
 """
 
 from __future__ import annotations
