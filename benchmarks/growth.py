@@ -4,14 +4,15 @@
 
 The first three curves run the public `Simulation` with FedStale (β = auto) and each kind of memory: rows in RAM, on
 disk, in bfloat16, clustered and low-rank. Local training is an array that is handed out, so that what is timed is all
-the rest: who comes, p, combine, server step, metrics. The other two run digits-mlp: runs in one lock-step batch, and
-worker processes of a sweep. The points of a curve take turns; medians. Results: docs/results/benchmarks/growth.csv,
-docs/images/growth-*.png, docs/benchmarks.md.
+the rest: who comes, p, combine, server step, metrics; on one core. The other two run digits-mlp: runs in one
+lock-step batch, and worker processes of a sweep. The points of a curve take turns; medians. Results:
+docs/results/benchmarks/growth.csv, docs/images/growth-*.png, docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads wait in loops, which a busy core turns into seconds
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,6 +42,13 @@ MEMORIES = {
     "bfloat16": "ram:bfloat16",
     "clustered": "clustered:16",
     "low-rank": "lowrank:8",
+}
+AXES = {
+    "clients": "clients N",
+    "participants": "participants |S|",
+    "parameters": "parameters d",
+    "lockstep": "runs in the batch",
+    "workers": "worker processes",
 }
 WARM = 3
 
@@ -181,8 +190,6 @@ def draw(rows: list[dict[str, object]], images: Path) -> None:
 
     plt = pyplot()
     palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", *MORE]
-    labels = {"clients": "clients N", "participants": "participants |S|", "parameters": "parameters d"}
-    labels |= {"lockstep": "runs in the batch", "workers": "worker processes"}
     for curve in dict.fromkeys(str(row["curve"]) for row in rows):
         own = [row for row in rows if row["curve"] == curve]
         panels = ["seconds"] + ["bytes"] * any(float(str(row["bytes"])) for row in own)
@@ -198,7 +205,7 @@ def draw(rows: list[dict[str, object]], images: Path) -> None:
                 y = tuple(value / scale for value in y)
                 axis.plot(x, y, marker="o", markersize=3, linewidth=1.5, color=palette[place])
                 ends.append((y[-1], x[-1], series, palette[place]))
-            axis.set(xscale="log", yscale="log", xlabel=labels[curve])
+            axis.set(xscale="log", yscale="log", xlabel=AXES[curve])
             axis.set_ylabel("memory of the rule [MiB]" if what == "bytes" else "time of a round [s]")
             _name(axis, ends)
         images.mkdir(parents=True, exist_ok=True)
@@ -218,38 +225,35 @@ def _name(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
         )
 
 
-def measure(quick: bool, memories: Sequence[str]) -> list[dict[str, object]]:
-    """All curves; those of the server for some kinds of memory, the sweeps' only when all are asked for."""
-    turns = 3 if quick else 9
+def measure(quick: bool, curves: Sequence[str], memories: Sequence[str]) -> list[dict[str, object]]:
+    """Some curves; those of the server for some kinds of memory."""
+    turns, few = (3, 10) if quick else (9, 100)
     exponents = (2, 3) if quick else (2, 3, 4, 5, 6)
-    few = 10 if quick else 100
-    rows = servers(
-        "clients",
-        f"Clients N ({few} participants a round, d = 10,000)",
-        {10**k: (10**k, few, 10_000) for k in exponents},
-        turns,
-        memories,
-    )
     counts = (10, 30) if quick else (10, 30, 100, 300, 1000)
-    rows += servers(
-        "participants",
-        "Participants a round |S| (N = 10,000, d = 10,000)",
-        {count: (10_000, count, 10_000) for count in counts},
-        turns,
-        memories,
-    )
     lengths = (1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
-    rows += servers(
-        "parameters",
-        "Parameters d (N = 1,000, 20 participants a round)",
-        {length: (1_000, 20, length) for length in lengths},
-        turns,
-        memories,
-    )
-    if len(memories) < len(MEMORIES):
-        return rows
-    rows += batches([1, 2] if quick else [1, 2, 4, 8, 16, 32], 5 if quick else 50, 1 if quick else 5)
-    return rows + workers([1, 2], 32 if quick else 256, 5 if quick else 50, 1 if quick else 3)
+    of_servers = {
+        "clients": (
+            f"Clients N ({few} participants a round, d = 10,000)",
+            {10**k: (10**k, few, 10_000) for k in exponents},
+        ),
+        "participants": (
+            "Participants a round |S| (N = 10,000, d = 10,000)",
+            {count: (10_000, count, 10_000) for count in counts},
+        ),
+        "parameters": (
+            "Parameters d (N = 1,000, 20 participants a round)",
+            {length: (1_000, 20, length) for length in lengths},
+        ),
+    }
+    rows: list[dict[str, object]] = []
+    for curve, (title, points) in of_servers.items():
+        if curve in curves:
+            rows += servers(curve, title, points, turns, memories)
+    if "lockstep" in curves:
+        rows += batches([1, 2] if quick else [1, 2, 4, 8, 16, 32], 5 if quick else 50, 1 if quick else 5)
+    if "workers" in curves:
+        rows += workers([1, 2], 32 if quick else 256, 5 if quick else 200, 1 if quick else 2)
+    return rows
 
 
 def merged(before: list[dict[str, str]], rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -266,10 +270,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, for trials")
     parser.add_argument("--docs", type=Path, default=Path(__file__).resolve().parents[1] / "docs")
-    parser.add_argument("--memory", nargs="+", choices=MEMORIES, default=list(MEMORIES), help="measure these again")
+    parser.add_argument("--only", nargs="+", choices=AXES, default=list(AXES), help="measure these curves again")
+    parser.add_argument("--memory", nargs="+", choices=MEMORIES, default=list(MEMORIES), help="for these memories")
     arguments = parser.parse_args()
     results = arguments.docs / "results" / "benchmarks"
-    rows = merged(machine.read(results / "growth.csv"), measure(arguments.quick, arguments.memory))
+    rows = measure(arguments.quick, arguments.only, arguments.memory)
+    if len(arguments.only) < len(AXES) or len(arguments.memory) < len(MEMORIES):
+        rows = merged(machine.read(results / "growth.csv"), rows)
     machine.write(results / "growth.csv", rows)
     machine.write_about(results / "growth-about.csv", "python benchmarks/growth.py")
     draw(rows, arguments.docs / "images")

@@ -25,9 +25,9 @@ A checkpoint writes the rows that changed since the last one. Loading one verifi
 GROWTH = """\
 ## Growth
 
-Seconds a round and memory of the server's part (participants, FedStale's `combine` with β = auto, estimator,
-metrics, in the public `Simulation`; local training is an array that is handed out) against one number at a time;
-the others stay at their defaults. The points of a curve take turns; medians. Memory: what the rule keeps
+Seconds a round and memory of the server's part on one core (participants, FedStale's `combine` with β = auto,
+estimator, metrics, in the public `Simulation`; local training is an array that is handed out) against one number at
+a time; the others stay at their defaults. The points of a curve take turns; medians. Memory: what the rule keeps
 (`server_bytes`).
 """
 

@@ -27,6 +27,13 @@ def test_a_curve_has_every_memory(tmp_path: Path) -> None:
     assert "| low-rank | " in text
 
 
+def test_series_are_measured_again_in_their_place() -> None:
+    before = [{"curve": "a", "series": s, "value": "1", "seconds": "1", "bytes": "0"} for s in ("x", "y")]
+    now: list[dict[str, object]] = [{"curve": "a", "series": "x", "value": 1, "seconds": 2.0, "bytes": 0.0}]
+    merged = growth.merged(before, now)
+    assert [row["seconds"] for row in merged] == [2.0, "1"]
+
+
 def test_generated_clients_are_functions_of_seed_and_client() -> None:
     trainer = million.Generated(block=3)
     model = trainer.initial()

@@ -79,6 +79,20 @@ def test_problems_are_told() -> None:
     assert "ImportError" in tables.problems(broken)[0]
 
 
+def test_accuracies_of_runs_of_their_own_decide(tmp_path: Path) -> None:
+    timed = [entry("cnn", tables.YARDSTICK, [1.0, 1.0]), entry("cnn", "other", [1.0, 1.0], accuracy=0.5)]
+    longer = [entry("cnn", tables.YARDSTICK, [1.0] * 11), entry("cnn", "other", [1.0] * 11, accuracy=0.91)]
+    assert tables.accuracies(tmp_path) == {}
+    tables.write(tmp_path, longer, tables.ACCURACIES)
+    apart = tables.accuracies(tmp_path)
+    assert apart == {"cnn": (12, {tables.YARDSTICK: 0.9, "other": 0.91})}
+    assert tables.problems(timed, apart) == []
+    assert len(tables.problems(timed)) == 1
+    text = "\n".join(page.comparison(timed, machine.about("x"), apart))
+    assert "after 12 rounds" in text
+    assert "| 91.0% |" in text
+
+
 def test_the_page_says_what_was_met(tmp_path: Path) -> None:
     shares = {"training_share": 0.97, "evaluation_share": 0.01}
     results = [
