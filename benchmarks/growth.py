@@ -50,6 +50,8 @@ AXES = {
     "lockstep": "runs in the batch",
     "workers": "worker processes",
 }
+TIMES = {"lockstep": "time of a round [ms]", "workers": "time per run and round [ms]"}
+"""What the curves of the sweeps show; all others are rounds."""
 WARM = 3
 
 
@@ -186,6 +188,8 @@ def workers(counts: list[int], runs: int, rounds: int, repetitions: int) -> list
 
 def draw(rows: list[dict[str, object]], images: Path) -> None:
     """One picture a curve: log-log, every line with its name beside it."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     from fedstale.figures import MORE, pyplot
 
     plt = pyplot()
@@ -201,16 +205,32 @@ def draw(rows: list[dict[str, object]], images: Path) -> None:
             for place, series in enumerate(dict.fromkeys(str(row["series"]) for row in own)):
                 line = [(float(str(r["value"])), float(str(r[what]))) for r in own if r["series"] == series]
                 x, y = zip(*sorted(line), strict=True)
-                scale = 2.0**20 if what == "bytes" else 1.0
+                scale = 2.0**20 if what == "bytes" else 1e-3
                 y = tuple(value / scale for value in y)
                 axis.plot(x, y, marker="o", markersize=3, linewidth=1.5, color=palette[place])
                 ends.append((y[-1], x[-1], series, palette[place]))
             axis.set(xscale="log", yscale="log", xlabel=AXES[curve])
-            axis.set_ylabel("memory of the rule [MiB]" if what == "bytes" else "time of a round [s]")
+            axis.set_ylabel("memory of the rule [MiB]" if what == "bytes" else TIMES.get(curve, "time of a round [ms]"))
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+            axis.yaxis.set_minor_locator(NullLocator())
+            if curve in TIMES:  # a few small counts: every one of them is a tick
+                axis.set_xticks(sorted({float(str(row["value"])) for row in own}))
+                axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+                axis.xaxis.set_minor_locator(NullLocator())
+            _roomy(axis)
             _name(axis, ends)
         images.mkdir(parents=True, exist_ok=True)
         figure.savefig(images / f"growth-{curve}.png", bbox_inches="tight", metadata={"Software": None})
         plt.close(figure)
+
+
+def _roomy(axis: Any) -> None:
+    """Let the time or memory axis span a decade at least, so that it has numbers to read and noise looks small."""
+    low, high = axis.get_ylim()
+    if high < 10 * low:
+        middle = (low * high) ** 0.5
+        axis.set_ylim(middle / 10**0.5, middle * 10**0.5)
 
 
 def _name(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
@@ -221,7 +241,14 @@ def _name(axis: Any, ends: list[tuple[float, float, str, str]]) -> None:
         place = max(np.log10(y), last + gap)
         last = place
         axis.annotate(
-            series, (x, 10**place), xytext=(6, 0), textcoords="offset points", color=colour, va="center", fontsize=8
+            series,
+            (x, 10**place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            fontsize=8,
+            annotation_clip=False,
         )
 
 

@@ -28,7 +28,10 @@ GROWTH = """\
 Seconds a round and memory of the server's part on one core (participants, FedStale's `combine` with β = auto,
 estimator, metrics, in the public `Simulation`; local training is an array that is handed out) against one number at
 a time; the others stay at their defaults. The points of a curve take turns; medians. Memory: what the rule keeps
-(`server_bytes`).
+(`server_bytes`). Where N is large nearly every participant comes for the first time, and its row is memory that
+nobody touched before: on this virtual machine a first touch of 4 MB, the rows of 100 participants, costs 9 to 15 ms
+against 0.6 ms for a second one. That is what lifts RAM above disk, whose pages the system holds ready. What is left
+of N are a few passes over one number per client: who is there, and the mean age of the memory.
 """
 
 

@@ -55,6 +55,14 @@ def test_round_700_asked_directly_is_what_a_run_has(name: str) -> None:
         np.testing.assert_array_equal(out_of_order.available(7, int(t)), in_sequence[t])
 
 
+@pytest.mark.parametrize("process", [Bernoulli(np.ones(5)), Markov(np.ones(5), 0.5)])
+def test_who_always_comes_is_there_in_every_round(process: Process) -> None:
+    for t in range(20):
+        ids = process.available(0, t)
+        np.testing.assert_array_equal(ids, np.arange(5))
+        assert ids.dtype == np.int64
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_answers_are_sorted_int64_and_the_seed_and_round_matter(name: str) -> None:
     process = MAKERS[name]()

@@ -267,6 +267,8 @@ class Correlated(FixedMarginals):
 def below(seed: int, round: int, p: Float) -> Ints:
     """Return the clients whose uniform number of this round lies below p_i, sorted."""
     positive_int("round", round, 0)
+    if p.min() >= 1.0:  # everybody, whatever is drawn
+        return np.arange(p.size)
     return np.flatnonzero(generator(seed, "availability", round).random(p.size) < p)
 
 
