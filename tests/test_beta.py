@@ -71,7 +71,7 @@ def test_forgetting_follows_a_change() -> None:
 def test_per_client_learns_each_client() -> None:
     """One client repeats itself, one sends noise: their β_i go to 1 and to 0."""
     rng = np.random.default_rng(6)
-    rule = fs.FedStale(beta="auto-per-client")
+    rule = fs.FedStale(beta=betas.AutoPerClient(prior=0))
     state = rule.init(fs.Federation(2, 200, probabilities=0.5), memory="ram:float64")
     for t in range(40):
         rule.combine(state, fs.Round(t, [0, 1], np.stack([np.ones(200), rng.normal(size=200)])))
@@ -80,6 +80,30 @@ def test_per_client_learns_each_client() -> None:
     assert own[1] < 0.1
     stale = state.memory.rows([0, 1])
     assert rule.combine(state, fs.Round(40, [], [])) == pytest.approx((own[:, None] * stale).sum(0) / 2)
+
+
+def test_the_common_beta_counts_as_a_few_terms_of_every_client() -> None:
+    """β_i = (n_i b_i + m β̂)/(n_i + m): near β̂ at first, near the client's own in the end."""
+    rng = np.random.default_rng(6)
+    rule = fs.FedStale(beta="auto-per-client")
+    state = rule.init(fs.Federation(3, 50, probabilities=0.5), memory="ram:float64")
+    rows, inner, norm = np.zeros((3, 50)), np.zeros(3), np.zeros(3)
+    for t in range(60):
+        who = np.array([0, 1]) if t < 59 else np.array([0, 1, 2])
+        fresh = np.stack([np.ones(50), rng.normal(size=50), np.ones(50)])
+        rule.combine(state, fs.Round(t, who, fresh[who]))
+        inner[who] += np.sum(fresh * rows, axis=1)[who]
+        norm[who] += np.sum(rows**2, axis=1)[who]
+        rows[who] = fresh[who]
+        if t in (1, 3, 59):
+            common = np.clip(inner.sum() / norm.sum(), 0, 1)
+            for i in (0, 1):
+                assert state.clients["beta/count"][i] == t
+                wanted = np.clip((t * inner[i] / norm[i] + 4 * common) / (t + 4), 0, 1)
+                assert state.clients["beta/value"][i] == pytest.approx(wanted)
+    assert state.clients["beta/value"][2] == pytest.approx(common)
+    assert state.clients["beta/value"][0] > 0.95
+    assert state.clients["beta/value"][1] < 0.1
 
 
 def test_theory_follows_the_guidelines_online() -> None:
@@ -125,6 +149,7 @@ def test_schedules() -> None:
     [
         (lambda: betas.Auto(forget=0.0), "forget = 0.0"),
         (lambda: betas.Auto(start=2.0), "start = 2.0"),
+        (lambda: betas.AutoPerClient(prior=-1.0), "prior = -1.0"),
         (lambda: betas.Theory(sigma_g2=1.0), "given together"),
         (lambda: betas.Theory(sigma_g2=-1.0, sigma2_over_K=1.0), r"sigma_g2 = -1.0"),
         (lambda: betas.make(None), "beta = None"),  # type: ignore[arg-type]

@@ -133,18 +133,28 @@ class Auto(Beta):
 
 @dataclass(frozen=True)
 class AutoPerClient(Auto):
-    """β_i = Σ ⟨Δ_i, h_i⟩ / Σ ‖h_i‖² for each client, clipped to [0, 1].
+    """β_i = (n_i b_i + m β̂)/(n_i + m) with b_i = Σ ⟨Δ_i, h_i⟩ / Σ ‖h_i‖², clipped to [0, 1].
 
-    β_i changes only when client i takes part, so that Σ α_i β_i h_i stays a running sum; until a client has
-    come twice, the common β̂ of `Auto` stands in.
+    n_i counts the client's terms. A rare client has few of them and its b_i is noisy, so the common β̂ of `Auto`
+    counts as m more. β_i changes only when client i takes part, so that Σ α_i β_i h_i stays a running sum.
+
+    Parameters
+    ----------
+    prior
+        m; 0 trusts the client's own terms alone as soon as there is one.
     """
 
+    prior: float = 4.0
     per_client: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number("prior", self.prior, 0.0)
 
     def init(self, state: State) -> None:
         """Sums per client beside the common ones."""
         super().init(state)
-        for name in ("beta/inner", "beta/norm", "beta/value"):
+        for name in ("beta/inner", "beta/norm", "beta/count", "beta/value"):
             state.clients[name] = np.zeros(state.federation.num_clients)
 
     def of_clients(self, state: State, clients: Ints) -> Float:
@@ -155,15 +165,21 @@ class AutoPerClient(Auto):
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Add each participant's term and set its β_i anew."""
         super().observe(state, round, sums)
-        inner, norm = state.clients["beta/inner"], state.clients["beta/norm"]
         who = round.clients
+        before = np.stack([state.clients[name][who] for name in ("beta/inner", "beta/norm", "beta/count")])
         with np.errstate(over="ignore"):
-            both = self.forget * inner[who] + sums.inner, self.forget * norm[who] + sums.stale_sq
-        sane = np.isfinite(both).all(axis=0)
-        inner[who], norm[who] = np.where(sane, both, (inner[who], norm[who]))
-        own = np.divide(inner[who], norm[who], out=np.zeros(len(who)), where=norm[who] > 0)
-        common = self.value(state, round.index)
-        state.clients["beta/value"][who] = np.clip(np.where(norm[who] > 0, own, common), 0.0, 1.0)
+            after = self.forget * before + np.stack([sums.inner, sums.stale_sq, sums.stale_sq > 0])
+        inner, norm, count = np.where(np.isfinite(after).all(axis=0), after, before)
+        state.clients["beta/inner"][who], state.clients["beta/norm"][who] = inner, norm
+        state.clients["beta/count"][who] = count
+        state.clients["beta/value"][who] = shrunk(inner, norm, count, self.value(state, round.index), self.prior)
+
+
+def shrunk(inner: Float, norm: Float, count: Float, common: float | Float, prior: float) -> Float:
+    """β_i from a client's sums and the number of their terms, with the common β as `prior` terms more."""
+    own = np.divide(inner, norm, out=np.zeros_like(norm), where=norm > 0)
+    weight = np.divide(count, count + prior, out=np.zeros_like(norm), where=norm > 0)
+    return np.clip(weight * own + (1.0 - weight) * common, 0.0, 1.0)
 
 
 @dataclass(frozen=True)

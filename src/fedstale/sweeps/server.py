@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..beta import AutoPerClient, shrunk
 from ..checks import Float
 from ..federation import Ints
 
@@ -71,7 +72,7 @@ class BatchedServer:
         # One β per run and client; all of a row are equal unless the run has its own for every client.
         self._beta = np.repeat(np.where(self._is["u-fedvarp"], 1.0, np.array(fixed))[:, None], n, axis=1)
         self.inner, self.norm = np.zeros(count), np.zeros(count)
-        self._own_inner, self._own_norm = np.zeros((len(self._own), n)), np.zeros((len(self._own), n))
+        self._own_inner, self._own_norm, self._own_count = np.zeros((3, len(self._own), n))
         self.reported = np.full(count, np.nan)
         remembers = self._stale | self._is["fedvarp"]
         self._remembers = bool(remembers.any())
@@ -175,9 +176,14 @@ class BatchedServer:
         keep = sound[:, None]
         self._own_inner[:, clients] += np.where(keep, inner, 0.0)
         self._own_norm[:, clients] += np.where(keep, square, 0.0)
-        norm = self._own_norm[:, clients]
-        ratio = np.divide(self._own_inner[:, clients], norm, out=np.zeros_like(norm), where=norm > 0)
-        value = np.clip(np.where(norm > 0, ratio, self._common(self._own)[:, None]), 0.0, 1.0)
+        self._own_count[:, clients] += keep & (square > 0)
+        value = shrunk(
+            self._own_inner[:, clients],
+            self._own_norm[:, clients],
+            self._own_count[:, clients],
+            self._common(self._own)[:, None],
+            AutoPerClient.prior,
+        )
         place = np.ix_(self._own, clients)
         self._beta[place] = np.where(keep, value, self._beta[place])
 
