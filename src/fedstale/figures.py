@@ -53,10 +53,14 @@ def colour(label: str, place: int) -> str:
 
 def save(figure: Any, stem: Path) -> list[Path]:
     """Write PNG and SVG, without the date: the same run gives the same file."""
+    from .store.export import replacing
+
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    figure.savefig(paths[0], bbox_inches="tight", metadata={"Software": None})
-    figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
+    paths = []
+    for kind, nothing in (("png", "Software"), ("svg", "Date")):
+        paths.append(stem.with_suffix(f".{kind}"))
+        with replacing(paths[-1]) as whole:
+            figure.savefig(whole, format=kind, bbox_inches="tight", metadata={nothing: None})
     pyplot().close(figure)
     return paths
 

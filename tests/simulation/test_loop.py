@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import fedstale as fs
 from fedstale.participation import Bernoulli, Markov, Participation, Trace, UniformSample
 from fedstale.simulation import Callback, EarlyStop, Record, Simulation, build, settings, simulate
-from fedstale.store import Store
+from fedstale.store import Store, StoreError
 from fedstale.tasks.quadratic import Quadratic
 
 SMALL: dict[str, Any] = {"task": "quadratic", "num_clients": 4, "p_min": 0.2, "lr": 0.02}
@@ -105,6 +106,19 @@ def test_objects_in_place_of_names(tmp_path: Path) -> None:
     assert lines[0].startswith("round,participants")
     with pytest.raises(fs.InvalidInput, match="the task has 3"):
         simulate(Quadratic.random(3, 2), "fedavg", Bernoulli.uniform(4, 0.5), rounds=3, num_clients=3)
+
+
+def test_a_full_disk_leaves_the_old_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simulate(Quadratic.random(3, 2), "fedavg", rounds=3, num_clients=3)
+    (tmp_path / "run.csv").write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("csv.writer", full)
+    with pytest.raises(StoreError, match="the disk is full"):
+        run.to_csv(tmp_path / "run.csv")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("run.csv", "old")]
 
 
 @pytest.mark.parametrize("memory", ["ram", "disk", "disk::bfloat16"])

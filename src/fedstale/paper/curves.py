@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..figures import COLOURS, pyplot, save
+from ..store.export import replacing
 from .grids import FIG3_P_MIN, FIG4_SWAP
 from .table import Place, Table, ratio
 
@@ -84,7 +85,7 @@ def _draw(
         figure.supxlabel(note, fontsize=7, color="#555555")
     written = save(figure, stem)
     path = stem.with_suffix(".csv")
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["method", "x", "accuracy", "standard_error", "lr"])
         writer.writerows(lines)

@@ -19,6 +19,7 @@ from ..checks import Float
 from ..figures import COLOURS, pyplot, save
 from ..simulation import Callback, Record, Settings, Simulation, build, settings
 from ..store import Store
+from ..store.export import replacing
 from ..sweeps.identity import finished, identity
 from ..tasks.quadratic import Quadratic
 
@@ -152,7 +153,7 @@ def _losses(axis: Any, measured: dict[str, tuple[Float, Float]]) -> None:
 
 
 def _write(table: Path, measured: dict[str, tuple[Float, Float]]) -> None:
-    with open(table, "w", newline="", encoding="utf-8") as file:
+    with replacing(table) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["method", "round", "excess_loss", "standard_error", "runs"])
         for label, (rounds, losses) in measured.items():

@@ -11,6 +11,7 @@ from typing import Any
 from ..checks import fail
 from ..simulation.settings import Settings
 from ..store import Store
+from ..store.export import replacing
 from ..sweeps import Measured, Progress, results, sweep, tuned, write_csv
 from ..sweeps.executors import Executor, in_process
 from . import claims, curves, fig1, heatmaps
@@ -164,8 +165,9 @@ class Reproducer:
 
     def _write_claims(self) -> None:
         stem = self.folder / f"claims-{self.name}"
-        stem.with_suffix(".md").write_text(claims.markdown(self.made.claims), encoding="utf-8")
-        with open(stem.with_suffix(".csv"), "w", newline="", encoding="utf-8") as file:
+        with replacing(stem.with_suffix(".md")) as whole:
+            whole.write_text(claims.markdown(self.made.claims), encoding="utf-8")
+        with replacing(stem.with_suffix(".csv")) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["claim", "measured", "verdict"])
             writer.writerows([row.claim, row.measured, row.verdict] for row in self.made.claims)

@@ -162,8 +162,10 @@ class Comparison:
 
     def to_csv(self, path: Path) -> None:
         """Write mean, standard error and number of seeds of every column."""
+        from ..store.export import replacing
+
         rows = self.rows()
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             names = [name for name in rows[0] if name != "method"]
             writer.writerow(["method", *(f"{name}{part}" for name in names for part in ("", " error", " seeds"))])

@@ -72,7 +72,9 @@ class Result:
 
     def to_csv(self, path: str | Path) -> None:
         """Write one line per round."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        from ..store.export import replacing
+
+        with replacing(Path(path)) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["round", *self.metrics])
             for t, row in enumerate(zip(*self.metrics.values(), strict=True)):
