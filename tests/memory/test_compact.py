@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import fedstale as fs
 from fedstale.memory import Clustered, LowRank, make
+from fedstale.memory.kernel import Mix
 from tests.enumeration import expectation, outcomes
 
 N, D = 6, 40
@@ -157,8 +158,7 @@ def test_refused_and_uncommitted_rounds_change_nothing(where: str) -> None:
         fs.FedStale(beta=0.7).combine(state, fs.Round(9, [0, 5], updates, probabilities=0.5))
     assert unchanged()
     one = np.ones(2)
-    weights: dict[str, Any] = {"fresh_weights": one, "stale_weights": one, "total_weight": 0.0, "masses": one}
-    swap = memory.swap(np.array([0, 5]), list(np.ones((2, D))), **weights)
+    swap = memory.swap(np.array([0, 5]), list(np.ones((2, D))), Mix(one, one, 0.0, one))
     assert unchanged()
     memory.replace([1], np.ones((1, D)))
     with pytest.raises(fs.InvalidInput, match="changed after this swap was prepared"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import fedstale as fs
 from fedstale.memory import Memory, kernel, make, parse, precision
+from fedstale.memory.kernel import Mix
 
 N, D = 8, 33
 
@@ -98,9 +99,7 @@ def test_running_sum_does_not_drift(kind: str, rounds: int) -> None:
     values = (rng.normal(size=(rounds, d)) * np.exp(2 * rng.normal(size=(rounds, 1)))).astype(np.float32)
     one = np.ones(1)
     for t in range(rounds):
-        memory.swap(
-            draws[t : t + 1], [values[t]], fresh_weights=one, stale_weights=one, total_weight=0.0, masses=one / clients
-        ).commit()
+        memory.swap(draws[t : t + 1], [values[t]], Mix(one, one, 0.0, one / clients)).commit()
     exact = memory.exact_total()
     assert np.abs(memory.total - exact).max() < 1e-10 * np.abs(exact).max()
 
@@ -117,9 +116,7 @@ def test_a_swap_that_is_not_committed_never_happened() -> None:
     memory.replace([1], np.ones((1, D)))
     before = memory.rows([1]), memory.total.copy()
     one = np.ones(1)
-    stale = memory.swap(
-        np.array([1]), [np.zeros(D)], fresh_weights=one, stale_weights=one, total_weight=0.0, masses=one
-    )
+    stale = memory.swap(np.array([1]), [np.zeros(D)], Mix(one, one, 0.0, one))
     assert np.array_equal(memory.rows([1]), before[0])
     assert np.array_equal(memory.total, before[1])
     memory.replace([2], np.ones((1, D)))

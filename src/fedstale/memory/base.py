@@ -84,31 +84,15 @@ class StaleMemory(ABC):
         """Return the clients' h_i as float64, shape (n, d); zeros for a client never seen."""
 
     @abstractmethod
-    def swap(
-        self,
-        clients: Ints,
-        fresh: Sequence[NDArray[Any]],
-        *,
-        fresh_weights: Float,
-        stale_weights: Float,
-        total_weight: float,
-        masses: Float,
-        statistics: bool = False,
-    ) -> Prepared:
+    def swap(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> Prepared:
         """Mix the round's rows and prepare the replacement h_i ← Δ_i; `Prepared.commit` makes it happen.
-
-        The mix is c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i): every rule with a memory has this form.
 
         Parameters
         ----------
         clients, fresh
             The participants and their updates Δ_i.
-        fresh_weights, stale_weights, total_weight
-            The u_i, the v_i and c.
-        masses
-            The a_i with which the new rows count in the running sum.
-        statistics
-            Whether ⟨Δ_i, h_i⟩ and ‖h_i‖² are wanted.
+        mix
+            The weights of the mix c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i).
         """
 
     def replace(self, clients: ArrayLike, updates: Any, masses: ArrayLike = 1.0) -> None:
@@ -117,7 +101,7 @@ class StaleMemory(ABC):
         rows = as_rows(updates, len(ids), self.num_params)
         weights = vector("masses", masses, len(ids))
         one = np.ones(len(ids))
-        swap = self.swap(ids, rows, fresh_weights=one, stale_weights=one, total_weight=0.0, masses=weights)
+        swap = self.swap(ids, rows, kernel.Mix(one, one, 0.0, weights))
         if not np.isfinite(swap.sums.mix).all():
             raise fail("updates", "non-finite numbers", "every update must be finite")
         swap.commit()

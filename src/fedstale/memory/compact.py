@@ -44,27 +44,17 @@ class Compact(StaleMemory):
         """Return the clients' h_i as float64; zeros for a client never seen."""
         return self.stale(client_ids("clients", clients, self.num_clients), slice(0, self.num_params))
 
-    def swap(
-        self,
-        clients: Ints,
-        fresh: Sequence[NDArray[Any]],
-        *,
-        fresh_weights: Float,
-        stale_weights: Float,
-        total_weight: float,
-        masses: Float,
-        statistics: bool = False,
-    ) -> Prepared:
+    def swap(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> Prepared:
         """Mix fresh updates and stored ones; see `StaleMemory.swap`."""
         count = len(fresh)
-        sums = kernel.Sums(total_weight * self.total, self.total, np.zeros(count), np.zeros(count))
+        sums = kernel.Sums(mix.total * self.total, self.total, np.zeros(count), np.zeros(count))
         for columns in self._columns():
             u, h = block(fresh, columns), self.stale(clients, columns)
-            sums.mix[columns] += fresh_weights @ u - stale_weights @ h
-            if statistics:
+            sums.mix[columns] += mix.fresh @ u - mix.stale @ h
+            if mix.statistics:
                 sums.inner += np.einsum("ij,ij->i", u, h)
                 sums.stale_sq += np.einsum("ij,ij->i", h, h)
-        return _Pending(self, clients, fresh, masses, sums)
+        return _Pending(self, clients, fresh, mix.masses, sums)
 
     def _columns(self) -> list[slice]:
         step = kernel.COLUMNS

@@ -48,12 +48,28 @@ def squares(rows: Sequence[NDArray[Any]]) -> Float:
     return np.array([np.einsum("i,i->", row, row, dtype=np.float64) for row in rows])
 
 
+@dataclass(frozen=True)
+class Mix:
+    """The weights of c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i), the form that every rule with a memory has."""
+
+    fresh: Float
+    """u_i, shape (|S|,)"""
+    stale: Float
+    """v_i, shape (|S|,)"""
+    total: float
+    """c"""
+    masses: Float
+    """the a_i with which the new rows count in the running sum from now on, shape (|S|,)"""
+    statistics: bool = False
+    """whether ⟨Δ_i, h_i⟩ and ‖h_i‖² are wanted"""
+
+
 @dataclass
 class Sums:
     """What one pass computes: two vectors of shape (d,), and two of shape (|S|,) where they were asked for."""
 
     mix: Float
-    """c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i), the form that every rule with a memory has"""
+    """c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i)"""
     total: Float
     """Σ_i a_i h_i over all clients after the replacement h_i ← Δ_i"""
     inner: Float
@@ -67,15 +83,11 @@ def exchange(
     stale: Sequence[NDArray[Any] | None],
     target: Sequence[NDArray[Any]],
     precision: Precision,
+    mix: Mix,
     *,
-    fresh_weights: Float,
-    stale_weights: Float,
-    total_weight: float,
-    new_mass: Float,
-    old_mass: Float,
+    old_masses: Float,
     total: Float,
     out: Float,
-    statistics: bool,
 ) -> Sums:
     """Mix fresh and stale rows, write the fresh ones to `target`, and the moved running total to `out`.
 
@@ -85,12 +97,12 @@ def exchange(
     """
     count, length = len(fresh), len(total)
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
-    np.multiply(total, total_weight, out=sums.mix)
+    np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
     exact = all(precision.keeps(row.dtype) for row in fresh)
     store = np.copyto if exact else lambda place, row: precision.store(row, place)
     there = [row.ctypes.data == place.ctypes.data for row, place in zip(fresh, target, strict=True)]
-    u_weights, h_weights = np.stack([fresh_weights, new_mass]), np.stack([stale_weights, old_mass])
+    u_weights, h_weights = np.stack([mix.fresh, mix.masses]), np.stack([mix.stale, old_masses])
     u_buffer, h_buffer = np.empty((ROWS, COLUMNS)), np.empty((ROWS, COLUMNS))
     for some, columns in blocks(count, length):
         size = (some.stop - some.start, columns.stop - columns.start)
@@ -105,7 +117,7 @@ def exchange(
             if not there[i]:
                 store(target[i][columns], row)
         moved = _sums(u_weights[:, some], u)
-        if statistics:
+        if mix.statistics:
             sums.inner[some] += _dots(u, h)
             sums.stale_sq[some] += _dots(h, h)
         if not exact:  # the total is over what was stored, not over what was sent

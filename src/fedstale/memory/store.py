@@ -84,17 +84,7 @@ class Memory(StaleMemory):
                 self.precision.load(self._rows.row(int(self.slots[client])), result[k])
         return result
 
-    def swap(
-        self,
-        clients: Ints,
-        fresh: Sequence[NDArray[Any]],
-        *,
-        fresh_weights: Float,
-        stale_weights: Float,
-        total_weight: float,
-        masses: Float,
-        statistics: bool = False,
-    ) -> Swap:
+    def swap(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> Swap:
         """Mix the round's rows in one pass and write the new ones beside the old; see `StaleMemory.swap`."""
         slots = [int(slot) for slot in self.slots[clients]]
         target = self._targets(fresh)
@@ -103,16 +93,12 @@ class Memory(StaleMemory):
             [None if slot < 0 else self._rows.row(slot) for slot in slots],
             [self._rows.row(slot) for slot in target],
             self.precision,
-            fresh_weights=fresh_weights,
-            stale_weights=stale_weights,
-            total_weight=total_weight,
-            new_mass=masses,
-            old_mass=self.masses[clients],
+            mix,
+            old_masses=self.masses[clients],
             total=self.total,
             out=self._next_total,
-            statistics=statistics,
         )
-        return Swap(self, clients, target, masses, sums)
+        return Swap(self, clients, target, mix.masses, sums)
 
     def lend(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
         """Return room for `count` updates that the next `swap` keeps where they are, without a copy.

@@ -17,23 +17,22 @@ makes a difference of at most η_s α_i W (1 + β) C to the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, fail, number
-from ..federation import CheckedRound, Ints
+from ..federation import CheckedRound
 from ..memory.kernel import squares
-from ..participation import Selection
 from ..state import State
 from .anchors import Anchored
-from .averaging import FedAvg
-from .base import Local, Rule
+from .around import Around
+from .base import Rule
 from .fedau import FedAUAvg
 from .scaffold import Scaffold
-from .server import OF_THE_RULE, ServerOptimizer
+from .server import ServerOptimizer
 
 
 def clip_factors(rows: Sequence[NDArray[Any]], clip_norm: float) -> Float:
@@ -57,7 +56,7 @@ def clip(rows: Sequence[NDArray[Any]], factors: Float) -> list[NDArray[Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guarded(Rule):
+class Guarded(Around):
     """A rule whose updates are clipped and whose weights are capped: `Guarded(FedStale(), max_weight=100)`.
 
     Parameters
@@ -70,7 +69,6 @@ class Guarded(Rule):
         W: the largest 1/p, at least 1; None: no cap.
     """
 
-    rule: Rule = field(default=FedAvg(), kw_only=False)
     clip_norm: float | None = None
     max_weight: float | None = None
 
@@ -88,28 +86,9 @@ class Guarded(Rule):
         if self.max_weight is not None and isinstance(inner, FedAUAvg):
             raise fail("max_weight", self.max_weight, f"{self.rule.name} learns 1/p itself: its cutoff is the cap")
         # The state is the rule's own: a run may go on with other bounds, or without.
-        for name in ("name", "server_lr", *OF_THE_RULE):
-            object.__setattr__(self, name, getattr(self.rule, name))
-
-    def start(self, state: State) -> None:
-        """As the rule."""
-        self.rule.start(state)
-
-    def local(self, state: State, clients: Ints) -> Local | None:
-        """As the rule."""
-        return self.rule.local(state, clients)
-
-    def again(self, state: State, clients: Ints) -> Local | None:
-        """As the rule."""
-        return self.rule.again(state, clients)
-
-    def selection(self) -> Selection | None:
-        """As the rule."""
-        return self.rule.selection()
-
-    def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
-        """As the rule."""
-        return self.rule.traffic(state, clients)
+        self.adopt()
+        object.__setattr__(self, "name", self.rule.name)
+        object.__setattr__(self, "server_lr", self.rule.server_lr)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Bound what each participant can do, and let the rule combine."""

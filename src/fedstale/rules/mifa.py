@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float
 from ..federation import CheckedRound
+from ..memory.kernel import Mix
 from ..state import State
 from .base import Rule, refuse_non_finite
 
@@ -29,14 +30,8 @@ def refreshed_mean(state: State, round: CheckedRound, rows: Sequence[NDArray[Any
     """h_i ← the given rows for i ∈ S in the named memory, then Σ_i α_i h_i."""
     memory, federation = state.memories[name], state.federation
     total = federation.total_mass
-    swap = memory.swap(
-        round.clients,
-        rows,
-        fresh_weights=round.alpha,
-        stale_weights=memory.masses[round.clients] / total,
-        total_weight=1.0 / total,
-        masses=federation.masses(round.clients),
-    )
+    old = memory.masses[round.clients] / total
+    swap = memory.swap(round.clients, rows, Mix(round.alpha, old, 1.0 / total, federation.masses(round.clients)))
     refuse_non_finite(round, swap.sums.mix)
     swap.commit()
     return swap.sums.mix

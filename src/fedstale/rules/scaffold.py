@@ -20,7 +20,7 @@ import numpy as np
 
 from ..checks import Float, fail
 from ..federation import CheckedRound, Ints
-from ..memory.kernel import weighted_sum
+from ..memory.kernel import Mix, weighted_sum
 from ..state import State
 from .averaging import round_weights
 from .base import Local, Rule, refuse_non_finite
@@ -76,14 +76,9 @@ class Scaffold(Rule):
         else:
             c = control.total / state.federation.total_mass
             renewed = np.stack(round.rows) / round.travelled[:, None] + (control.rows(round.clients) - c)
-        swap = control.swap(
-            round.clients,
-            list(renewed),
-            fresh_weights=np.ones(round.size),
-            stale_weights=np.zeros(round.size),
-            total_weight=0.0,
-            masses=state.federation.masses(round.clients),
-        )
+        masses = state.federation.masses(round.clients)
+        mix = Mix(np.ones(round.size), np.zeros(round.size), 0.0, masses)
+        swap = control.swap(round.clients, list(renewed), mix)
         refuse_non_finite(round, swap.sums.mix)
         swap.commit()
         return delta

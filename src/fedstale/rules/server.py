@@ -15,24 +15,20 @@ classification, 2019. Adagrad, Adam, Yogi: Reddi et al., Adaptive federated opti
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ..checks import Float, fail, fraction, number
-from ..federation import CheckedRound, Ints
-from ..participation import Selection
+from ..federation import CheckedRound
 from ..state import State
-from .averaging import FedAvg
-from .base import Local, Rule
-
-OF_THE_RULE = ("memory", "upload", "download", "client_memory", "held_by_clients", "changes_clients", "caveat")
-"""What a wrapper has of the rule inside."""
+from .around import Around
+from .base import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptimizer(Rule):
+class ServerOptimizer(Around):
     """A rule whose global update is taken as a gradient by an optimiser.
 
     Parameters
@@ -45,7 +41,6 @@ class ServerOptimizer(Rule):
         β₁.
     """
 
-    rule: Rule = field(default=FedAvg(), kw_only=False)
     beta1: float = 0.9
 
     kind: ClassVar[str]
@@ -57,29 +52,12 @@ class ServerOptimizer(Rule):
             raise fail("rule", self.rule, "must be a rule without a server optimiser, such as FedStale()")
         fraction("beta1", self.beta1)
         object.__setattr__(self, "name", f"{self.rule.name}+{self.kind}")
-        for name in OF_THE_RULE:
-            object.__setattr__(self, name, getattr(self.rule, name))
+        self.adopt()
 
     def start(self, state: State) -> None:
         """Empty moments beside what the rule remembers."""
-        self.rule.start(state)
+        super().start(state)
         state.vectors["server/m"] = np.zeros(state.federation.num_params)
-
-    def local(self, state: State, clients: Ints) -> Local | None:
-        """As the rule."""
-        return self.rule.local(state, clients)
-
-    def again(self, state: State, clients: Ints) -> Local | None:
-        """As the rule."""
-        return self.rule.again(state, clients)
-
-    def selection(self) -> Selection | None:
-        """As the rule."""
-        return self.rule.selection()
-
-    def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
-        """As the rule."""
-        return self.rule.traffic(state, clients)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Let the rule combine, and the optimiser take the result for a gradient."""

@@ -15,7 +15,7 @@ import numpy as np
 from .. import beta as betas
 from ..checks import Float
 from ..federation import CheckedRound
-from ..memory.kernel import Sums
+from ..memory.kernel import Mix, Sums
 from ..state import State
 from .averaging import round_weights
 from .base import Rule, refuse_non_finite
@@ -57,15 +57,9 @@ class FedStale(Rule):
         federation = state.federation
         beta = chooser.value(state, round.index)
         weights = round.alpha / round.p
-        swap = state.memory.swap(
-            round.clients,
-            round.rows,
-            fresh_weights=weights,
-            stale_weights=beta * weights,
-            total_weight=beta / federation.total_mass,
-            masses=federation.masses(round.clients),
-            statistics=chooser.statistics,
-        )
+        masses = federation.masses(round.clients)
+        mix = Mix(weights, beta * weights, beta / federation.total_mass, masses, chooser.statistics)
+        swap = state.memory.swap(round.clients, round.rows, mix)
         refuse_non_finite(round, swap.sums.mix)
         swap.commit()
         _learn(chooser, state, round, swap.sums)
@@ -77,15 +71,8 @@ class FedStale(Rule):
         federation = state.federation
         beta = chooser.of_clients(state, round.clients)
         weights = round.alpha / round.p
-        swap = state.memory.swap(
-            round.clients,
-            round.rows,
-            fresh_weights=weights,
-            stale_weights=beta * weights,
-            total_weight=1.0 / federation.total_mass,
-            masses=np.zeros(round.size),
-            statistics=True,
-        )
+        mix = Mix(weights, beta * weights, 1.0 / federation.total_mass, np.zeros(round.size), statistics=True)
+        swap = state.memory.swap(round.clients, round.rows, mix)
         refuse_non_finite(round, swap.sums.mix)
         _learn(chooser, state, round, swap.sums)
         swap.weigh(federation.masses(round.clients) * chooser.of_clients(state, round.clients))
@@ -121,14 +108,8 @@ class FedVARP(Rule):
         """As FedStale with β = 1, but everybody who came weighs the same."""
         federation = state.federation
         weights = round_weights(round)
-        swap = state.memory.swap(
-            round.clients,
-            round.rows,
-            fresh_weights=weights,
-            stale_weights=weights,
-            total_weight=1.0 / federation.total_mass,
-            masses=federation.masses(round.clients),
-        )
+        mix = Mix(weights, weights, 1.0 / federation.total_mass, federation.masses(round.clients))
+        swap = state.memory.swap(round.clients, round.rows, mix)
         refuse_non_finite(round, swap.sums.mix)
         swap.commit()
         return swap.sums.mix
