@@ -61,12 +61,12 @@ def _optimum(axis: Any, table: Table) -> None:
 
 
 def _companion(axis: Any, table: Table, beta: str) -> None:
-    away = 100 * _matrix(table, lambda place: table.behind_best(place, beta).mean)
+    away = np.round(100 * _matrix(table, lambda place: table.behind_best(place, beta).mean), 2) + 0.0  # no −0.00
     picture = axis.imshow(away, cmap="RdBu", vmin=-AWAY, vmax=AWAY, aspect="auto", origin="lower")
     for i, j in np.ndindex(*away.shape):
         if np.isfinite(away[i, j]):
             colour = "white" if abs(away[i, j]) > 0.7 * AWAY else "black"
-            axis.text(j, i, f"{round(away[i, j], 2) + 0.0:+.2f}", ha="center", va="center", fontsize=8, color=colour)
+            axis.text(j, i, f"{away[i, j]:+.2f}", ha="center", va="center", fontsize=8, color=colour)
     _frame(axis, table)
     axis.set_ylabel("σ̂²_g")
     axis.set_title(f'β = "{beta}" minus the best fixed β, percentage points')
