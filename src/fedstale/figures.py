@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,13 @@ def pyplot() -> Any:
 def colour(label: str, place: int) -> str:
     """A method's colour."""
     return COLOURS.get(label, MORE[place % len(MORE)])
+
+
+def footnote(figure: Any, text: str) -> None:
+    """Write what a reader must know below the picture, in lines no longer than the picture is wide."""
+    if text:
+        lines = textwrap.fill(text, int(18 * figure.get_figwidth()), break_on_hyphens=False)
+        figure.supxlabel(lines, fontsize=7, color="#555555")
 
 
 def save(figure: Any, stem: Path) -> list[Path]:

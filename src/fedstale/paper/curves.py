@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import COLOURS, pyplot, save
+from ..figures import COLOURS, footnote, pyplot, save
 from ..store.export import replacing
 from .grids import FIG3_P_MIN, FIG4_SWAP
 from .table import Place, Table, ratio
@@ -81,8 +81,7 @@ def _draw(
         axis.minorticks_off()
     axis.set(xlabel=label, ylabel="test accuracy (%)", title=title)
     axis.legend(fontsize=8)
-    if note:
-        figure.supxlabel(note, fontsize=7, color="#555555")
+    footnote(figure, note)
     written = save(figure, stem)
     path = stem.with_suffix(".csv")
     with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import Float
-from ..figures import COLOURS, pyplot, save
+from ..figures import COLOURS, footnote, pyplot, save
 from .grids import AUTOS, FIG4_SWAP
 from .table import Estimate, Table, ratio
 
@@ -34,8 +34,7 @@ def fig2(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
     axes[0, 0].set_title(f"{task}: β with the best test accuracy (mean of {seeds} seeds)")
     for axis, beta in zip(axes[1:, 0], autos, strict=True):
         _companion(axis, table, beta)
-    if note:
-        figure.supxlabel(note, fontsize=7, color="#555555")
+    footnote(figure, note)
     written = save(figure, folder / f"fig2-{task}")
     path = folder / f"fig2-{task}.csv"
     table.write(path)
@@ -97,8 +96,7 @@ def fig5(known: Table, estimated: Table, folder: Path, task: str, note: str = ""
     axes[0].spines[:].set_visible(False)
     figure.colorbar(picture, ax=axes[0], label="β_opt", ticks=[0, 0.5, 1], pad=0.01)
     _cost(axes[1], known, estimated)
-    if note:
-        figure.supxlabel(note, fontsize=7, color="#555555")
+    footnote(figure, note)
     written = save(figure, folder / f"fig5-{task}")
     path = folder / f"fig5-{task}-estimated.csv"
     estimated.write(path)
