@@ -7,6 +7,7 @@ import datetime
 import os
 import platform
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def _flags() -> set[str]:
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> None:
+def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows with the same keys as CSV."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="", encoding="utf-8") as file:
