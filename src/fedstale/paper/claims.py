@@ -20,6 +20,8 @@ from .table import Estimate, Place, Table, ratio
 
 HELD, NOT_HELD, NOT_DECIDED = "held", "not held", "not decided"
 MIDDLE = (0.2, 0.5, 0.8)
+SUFFERS = "FedVARP suffers most from estimated probabilities"
+LOWER = "β_opt is lower with estimated probabilities"
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """The 97.5 % points of Student's t for 1, 2, … degrees of freedom."""
 
@@ -200,15 +202,18 @@ def fig34_claims(table: Table) -> list[Claim]:
 def fig5_claims(known: Table, estimated: Table) -> list[Claim]:
     """The claims about estimated probabilities."""
     columns = [p for p in known.p_min if estimated.complete((p, FIG4_SWAP)) and known.complete((p, FIG4_SWAP))]
+    if not columns:
+        nothing = "no complete runs with estimated probabilities"
+        return [Claim(claim, nothing, NOT_DECIDED) for claim in (SUFFERS, LOWER)]
     places = [(p, FIG4_SWAP) for p in columns]
     losses = {beta: _mean_cost(known, estimated, columns, beta) for beta in BETAS}
     shown = ", ".join(f"β={beta:g} {loss.points()}" for beta, loss in losses.items())
     extra = {beta: _extra_cost(known, estimated, columns, beta) for beta in BETAS if beta != 1.0}
     rows = [
         Claim(
-            "FedVARP suffers most from estimated probabilities",
+            SUFFERS,
             f"change of accuracy with FedAU, mean over {len(columns)} p_min: {shown} points",
-            all_of(map(decide, extra.values())) if columns else NOT_DECIDED,
+            all_of(map(decide, extra.values())),
         )
     ]
     lower = [(known.best(place), estimated.best(place)) for place in places]
@@ -216,7 +221,7 @@ def fig5_claims(known: Table, estimated: Table) -> list[Claim]:
     exact, found = (float(np.mean([pair[k] for pair in pairs])) if pairs else float("nan") for k in (0, 1))
     verdict = NOT_DECIDED if len(pairs) < len(P_MIN) else HELD if found < exact else NOT_HELD
     text = f"mean β_opt {exact:.2f} with exact, {found:.2f} with estimated p ({len(pairs)} p_min; no error is known)"
-    rows.append(Claim("β_opt is lower with estimated probabilities", text, verdict))
+    rows.append(Claim(LOWER, text, verdict))
     return rows
 
 
