@@ -208,3 +208,9 @@ def test_advise_from_a_log(inside: Path) -> None:
 def test_version_and_help() -> None:
     assert ok("--version").startswith("fedstale ")
     assert "--p-min" in ok("run", "--help")
+
+
+@pytest.mark.parametrize("words", [["compar"], ["runs", "shw"], ["data", "fech"]])
+def test_a_misspelt_command_is_named_once(words: list[str]) -> None:
+    said = CliRunner().invoke(app, words).output
+    assert said.count("Did you mean") == 1

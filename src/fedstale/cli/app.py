@@ -14,11 +14,12 @@ from .. import __version__
 from ..checks import InvalidInput
 from ..tasks.data import DataUnavailable
 from . import advise, board, compare, data, flower, report, reproduce, run, runs, sweep
-from .compat import keep_argument_help
+from .compat import TYPER_SUGGESTS, keep_argument_help
 
 keep_argument_help()
 app = typer.Typer(
     no_args_is_help=True,
+    suggest_commands=TYPER_SUGGESTS,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated learning with devices that show up unevenly: fresh and stale updates, mixed without bias.",

@@ -1,4 +1,4 @@
-"""Where typer and click disagree: click 8.5 overwrites the help that typer below 0.21 gave an argument before it.
+"""Where typer below 0.21 and click 8.5 disagree: help of arguments is overwritten, a suggestion is made twice.
 
 Flower holds typer below 0.21, and nothing holds click, so both meet. Without this, `--help` says what every option
 means and not what an argument is.
@@ -9,7 +9,11 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+import click
 from typer.core import TyperArgument
+
+TYPER_SUGGESTS = not hasattr(click, "NoSuchCommand")
+"""Whether typer must say which command was meant; since click 8.5 says it, it would be said twice."""
 
 _init = TyperArgument.__init__
 

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from .compat import TYPER_SUGGESTS
 from .options import Json, print_json
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: list, fetch, where.")
+app = typer.Typer(no_args_is_help=True, suggest_commands=TYPER_SUGGESTS, help="Data sets: list, fetch, where.")
 
 
 @app.command("list")

@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Flower: apps that use fedstale's strategies.")
+from .compat import TYPER_SUGGESTS
+
+app = typer.Typer(
+    no_args_is_help=True, suggest_commands=TYPER_SUGGESTS, help="Flower: apps that use fedstale's strategies."
+)
 
 
 @app.callback()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..checks import InvalidInput
 from .chart import chart, spark
+from .compat import TYPER_SUGGESTS
 from .options import Json, StorePath, print_json, screen
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
     from ..store import RunInfo
 
-app = typer.Typer(no_args_is_help=True, help="Runs in the store: list, show, export, delete.")
+app = typer.Typer(
+    no_args_is_help=True, suggest_commands=TYPER_SUGGESTS, help="Runs in the store: list, show, export, delete."
+)
 
 
 @app.command("list")
