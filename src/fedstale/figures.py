@@ -105,7 +105,7 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
     chosen, seeds = comparison.settings, len(comparison.seeds)
     figure.suptitle(
         f"{chosen.task}: {chosen.num_clients} clients, rare half comes with p = {chosen.p_min:g}, "
-        f"label swap {chosen.swap:g}, " + (f"{seeds} seeds (mean ± standard error)" if seeds > 1 else "1 seed"),
+        f"label swap {comparison.swap_text}, " + (f"{seeds} seeds (mean ± standard error)" if seeds > 1 else "1 seed"),
         fontsize=10,
     )
     return save(figure, stem)

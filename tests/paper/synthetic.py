@@ -30,9 +30,8 @@ def measured(
                     for lr in rates:
                         one = settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, probabilities=probabilities)
                         value = accuracy(p, swap, beta, seed, lr)
-                        rows.append(
-                            Measured(one, value, {"accuracy": value}, "diverged in round 3" if value != value else "")
-                        )
+                        metrics = {"accuracy": value, "swap_train": swap, "swap_test": swap - 0.01 * seed}
+                        rows.append(Measured(one, value, metrics, "diverged in round 3" if value != value else ""))
     return rows
 
 

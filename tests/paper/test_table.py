@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,21 @@ def test_csv(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "t.csv").open()))
     assert len(rows) == 2 * 6
     assert {row["p_avg/p_min"] for row in rows} == {"1.5", "5.5"}
+
+
+def test_the_shares_that_were_swapped_stand_on_the_axis_and_in_the_csv(tmp_path: Path) -> None:
+    table = Table(measured(as_the_paper_says, p_min=(0.5,), swaps=(0.6,)))
+    assert table.swapped(0.6) == pytest.approx((0.6, 0.59))
+    assert table.swap_text(0.6) == "0.6 (0.60 train, 0.59 test)"
+    table.write(tmp_path / "t.csv")
+    (row, *_) = csv.DictReader((tmp_path / "t.csv").open())
+    assert (row["swap"], row["swap_train"], row["swap_test"]) == ("0.6", "0.600000", "0.590000")
+    unknown = [
+        replace(run, metrics={"accuracy": run.accuracy})
+        for cell in table.fixed((0.5, 0.6)).values()
+        for run in cell.runs
+    ]
+    assert Table(unknown).swap_text(0.6) == "0.6"
 
 
 def test_estimate() -> None:

@@ -55,6 +55,7 @@ def test_equals_single_runs() -> None:
         rows = dict(together[repr(one)])
         assert rows.keys() == alone.keys() == {3, 7, 11}
         for t, metrics in rows.items():
+            assert abs(metrics["swap_train"] - one.swap) < 0.01  # the share that was swapped is recorded
             for name, value in metrics.items():
                 # Rounding may flip the class of a sample that is on the edge: one of them is allowed to.
                 tolerance = 2.1 / TEST_SAMPLES if name.startswith("accuracy") else 1e-4 * max(1.0, abs(value))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedstale.checks import InvalidInput
-from fedstale.tasks.swap import group_array, swap_labels
+from fedstale.tasks.swap import group_array, share_swapped, swap_labels
 
 RNG = np.random.default_rng(0)
 SIZES = np.array([40, 1, 70, 55, 33, 60])
@@ -29,14 +29,57 @@ def test_exact_counts_in_the_second_group_and_nothing_else(swap: float, seed: in
     before = LABELS.copy()
     after = swap_labels(LABELS, OFFSETS, GROUPS, swap, pair, seed)
     np.testing.assert_array_equal(LABELS, before)
+    candidates = np.isin(LABELS, pair) & (np.repeat(GROUPS, SIZES) == 1)
+    whole, total = int(candidates.sum()), int(np.sum(after != LABELS))
+    assert abs(total - swap * whole) <= 0.5
     for client, group in enumerate(GROUPS):
         rows = slice(OFFSETS[client], OFFSETS[client + 1])
-        expected = 0
-        for old, new in (pair, pair[::-1]):
-            count = int(np.sum(LABELS[rows] == old) * swap) if group else 0
-            assert changed(after, client, old, new) == count
-            expected += count
-        assert np.sum(after[rows] != LABELS[rows]) == expected
+        counts = [changed(after, client, old, new) for old, new in (pair, pair[::-1])]
+        here = int(candidates[rows].sum())
+        assert np.sum(after[rows] != LABELS[rows]) == sum(counts)
+        assert abs(sum(counts) - total * here / whole) < 1
+        if not group:
+            assert counts == [0, 0]
+            continue
+        for count, old in zip(counts, pair, strict=True):
+            assert abs(count - sum(counts) * np.sum(LABELS[rows] == old) / max(here, 1)) < 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12),
+    strengths=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    seed=st.integers(0, 20),
+)
+def test_small_clients_share_the_swap_and_strengths_are_nested(
+    sizes: list[tuple[int, int]], strengths: tuple[float, float], seed: int
+) -> None:
+    labels = np.concatenate([[8] * a + [9] * b for a, b in sizes]).astype(np.int64)
+    counts = np.array(sizes).sum(axis=1)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    everyone = np.ones(len(sizes), dtype=int)
+    weak, strong = (swap_labels(labels, offsets, everyone, s, (8, 9), seed) != labels for s in sorted(strengths))
+    assert not (weak & ~strong).any()
+    for s, swapped in zip(sorted(strengths), (weak, strong), strict=True):
+        assert abs(swapped.sum() - s * len(labels)) <= 0.5
+        for client in range(len(sizes)):
+            own = swapped[offsets[client] : offsets[client + 1]].sum()
+            assert abs(own - swapped.sum() * counts[client] / max(len(labels), 1)) < 1
+
+
+def test_two_samples_of_a_label_are_not_too_few() -> None:
+    # int(n · swap) of each label swapped nothing here.
+    labels, offsets = np.array([8, 8, 9, 9] * 10), np.arange(0, 41, 4)
+    everyone = np.ones(10, dtype=int)
+    after = swap_labels(labels, offsets, everyone, 0.2, (8, 9))
+    assert share_swapped(labels, after, offsets, everyone, (8, 9)) == 0.2
+    assert np.sum((labels == 8) & (after == 9)) == np.sum((labels == 9) & (after == 8)) == 4
+
+
+def test_the_share_is_that_of_the_second_group() -> None:
+    before, after, offsets = np.array([8, 9, 1, 8, 9, 1]), np.array([8, 9, 1, 9, 9, 1]), [0, 3, 6]
+    assert share_swapped(before, after, offsets, [0, 1], (8, 9)) == 0.5
+    assert np.isnan(share_swapped(before, after, offsets, [0, 1], (5, 6)))
 
 
 def test_one_exchanges_the_two_labels_and_zero_does_nothing() -> None:
@@ -54,10 +97,10 @@ def test_which_samples_depends_on_seed_and_split_only() -> None:
     np.testing.assert_array_equal(run(1, "train"), run(1, "train"))
     assert not np.array_equal(run(1, "train"), run(2, "train"))
     assert not np.array_equal(run(1, "train"), run(1, "test"))
-    # Whether another client is swapped does not move this one's draw.
+    # Whether another client is swapped moves the size of this one's draw by one at most, not its order.
     alone = run(1, "train", np.array([0, 0, 1, 0, 0, 0]))
     rows = slice(OFFSETS[2], OFFSETS[3])
-    np.testing.assert_array_equal(alone[rows], run(1, "train")[rows])
+    assert np.sum(alone[rows] != run(1, "train")[rows]) <= 1
 
 
 def test_booleans_are_groups_too() -> None:

@@ -164,7 +164,7 @@ def heat(table: Table, shown: str) -> Any:
     body = [
         html.Tr(
             [
-                html.Th(f"{swap:g}", scope="row"),
+                html.Th(table.swap_text(swap), scope="row"),
                 *(html.Td(_cell(table, (p, swap), shown) if (p, swap) in table.cells else "") for p in table.p_min),
             ]
         )

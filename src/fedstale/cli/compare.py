@@ -112,7 +112,7 @@ def table(comparison: Comparison) -> Table:
     done = sum(len(runs) for runs in comparison.results.values())
     total = len(comparison.methods) * len(comparison.seeds)
     who = f"p_min {chosen.p_min:g}" if chosen.participation == "two-groups" else f"participation {chosen.participation}"
-    title = f"{chosen.task}, {who}, swap {chosen.swap:g}, {chosen.total_rounds} rounds"
+    title = f"{chosen.task}, {who}, swap {comparison.swap_text}, {chosen.total_rounds} rounds"
     made = Table(title=title, caption=f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds")
     made.add_column("method")
     grouped = comparison.metric == "accuracy"

@@ -26,15 +26,18 @@ def fig3(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
     places = [(FIG3_P_MIN, swap) for swap in table.swaps if (FIG3_P_MIN, swap) in table.cells]
     x = [swap for _, swap in places]
     title = f"{task}: p_avg/p_min = {ratio(FIG3_P_MIN):.3g}"
-    return _draw(table, places, x, "data heterogeneity  σ̂²_g", title, folder / f"fig3-{task}", note)
+    names = [table.swap_text(swap, lines=True) for swap in x]
+    return _draw(table, places, x, "data heterogeneity  σ̂²_g", title, folder / f"fig3-{task}", note, names)
 
 
 def fig4(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
     """Accuracy against p_avg/p_min at σ̂_g² = 0.6."""
     places = [(p, FIG4_SWAP) for p in table.p_min if (p, FIG4_SWAP) in table.cells]
     x = [ratio(p) for p, _ in places]
+    names = [f"{value:.3g}" for value in x]
     label = "participation heterogeneity  p_avg / p_min"
-    return _draw(table, places, x, label, f"{task}: σ̂²_g = {FIG4_SWAP:g}", folder / f"fig4-{task}", note, log=True)
+    title = f"{task}: σ̂²_g = {table.swap_text(FIG4_SWAP)}"
+    return _draw(table, places, x, label, title, folder / f"fig4-{task}", note, names, log=True)
 
 
 def _draw(
@@ -45,12 +48,14 @@ def _draw(
     title: str,
     stem: Path,
     note: str,
+    names: list[str],
     *,
     log: bool = False,
 ) -> list[Path]:
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
     lines: list[list[Any]] = []
+    shares = {swap: table.swapped(swap) for _, swap in places}
     for k, (beta, (name, shade, marker)) in enumerate(STYLES.items()):
         cells = [table.cells[place].get(beta) for place in places]
         mean = np.array([np.nan if cell is None else 100 * cell.mean for cell in cells])
@@ -72,13 +77,13 @@ def _draw(
             label=name,
         )
         lines += [
-            [name, place, value / 100, spread / 100, "" if cell is None or cell.lr is None else f"{cell.lr:.4g}"]
-            for place, value, spread, cell in zip(x, mean, error, cells, strict=True)
+            [name, at, value / 100, spread / 100, f"{cell.lr:.4g}" if cell and cell.lr else "", swap, *shares[swap]]
+            for at, value, spread, cell, (_, swap) in zip(x, mean, error, cells, places, strict=True)
         ]
     if log:
         axis.set_xscale("log")
-        axis.set_xticks(x, [f"{value:.3g}" for value in x])
-        axis.minorticks_off()
+    axis.set_xticks(x, names)
+    axis.minorticks_off()
     axis.set(xlabel=label, ylabel="test accuracy (%)", title=title)
     axis.legend(fontsize=8)
     footnote(figure, note)
@@ -86,6 +91,6 @@ def _draw(
     path = stem.with_suffix(".csv")
     with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["method", "x", "accuracy", "standard_error", "lr"])
+        writer.writerow(["method", "x", "accuracy", "standard_error", "lr", "swap", "swap_train", "swap_test"])
         writer.writerows(lines)
     return [*written, path]

@@ -91,7 +91,7 @@ def fig5(known: Table, estimated: Table, folder: Path, task: str, note: str = ""
             axes[0].text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if beta > 0.6 else "black")
     axes[0].set_xticks(range(len(known.p_min)), [f"{ratio(p):.3g}" for p in known.p_min])
     axes[0].set_yticks(range(2), ["exact p", "estimated p\n(FedAU)"])
-    axes[0].set_title(f"{task}: β_opt at label swap {FIG4_SWAP:g}")
+    axes[0].set_title(f"{task}: β_opt at label swap {known.swap_text(FIG4_SWAP)}")
     axes[0].grid(visible=False)
     axes[0].spines[:].set_visible(False)
     figure.colorbar(picture, ax=axes[0], label="β_opt", ticks=[0, 0.5, 1], pad=0.01)
@@ -144,7 +144,7 @@ def cost(known: Table, estimated: Table, p_min: float, beta: float | str) -> Est
 
 def _frame(axis: Any, table: Table) -> None:
     axis.set_xticks(range(len(table.p_min)), [f"{ratio(p):.3g}" for p in table.p_min])
-    axis.set_yticks(range(len(table.swaps)), [f"{swap:g}" for swap in table.swaps])
+    axis.set_yticks(range(len(table.swaps)), [table.swap_text(swap, lines=True) for swap in table.swaps], fontsize=8)
     axis.set(xlabel="participation heterogeneity  p_avg / p_min", ylabel="data heterogeneity  σ̂²_g")
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..store.export import replacing
 from ..sweeps import Cell, Measured, tuned
+from ..tasks.swap import swap_text
 from .grids import BETAS
 
 Place = tuple[float, float]
@@ -67,6 +68,19 @@ class Table:
         """The rows."""
         return sorted({swap for _, swap in self.cells})
 
+    def swapped(self, swap: float) -> tuple[float, float]:
+        """The shares of labels that were really swapped in training and in test, means over the runs; or NaN."""
+        every = (cell for (_, at), cells in self.cells.items() if at == swap for cell in cells.values())
+        runs = [run.metrics for cell in every for run in cell.runs]
+        train, test = (
+            Estimate.of(run[name] for run in runs if name in run).mean for name in ("swap_train", "swap_test")
+        )
+        return train, test
+
+    def swap_text(self, swap: float, *, lines: bool = False) -> str:
+        """What a swap is called on an axis: as asked for, and the shares that it came to."""
+        return swap_text(swap, *self.swapped(swap), lines=lines)
+
     def fixed(self, place: Place) -> dict[float, Cell]:
         """The cells of the fixed β at a place."""
         return {beta: cell for beta, cell in self.cells.get(place, {}).items() if isinstance(beta, float)}
@@ -101,8 +115,8 @@ class Table:
         with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(
-                ["p_min", "p_avg/p_min", "swap", "beta", "lr", "accuracy", "standard_error", "seeds",
-                 "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best", "minus_best_error"]
+                ["p_min", "p_avg/p_min", "swap", "swap_train", "swap_test", "beta", "lr", "accuracy", "standard_error",
+                 "seeds", "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best", "minus_best_error"]
             )  # fmt: skip
             for p in self.p_min:
                 for swap in self.swaps:
@@ -112,7 +126,8 @@ class Table:
         for beta, cell in self.cells.get(place, {}).items():
             away = self.behind_best(place, beta)
             gains = (self.gain(place, beta, 0.0).mean, self.gain(place, beta, 1.0).mean, away.mean, away.error)
-            line = [place[0], f"{ratio(place[0]):.4g}", place[1], beta, f"{cell.lr or 0:.4g}"]
+            shares = map(_short, self.swapped(place[1]))
+            line: list[object] = [place[0], f"{ratio(place[0]):.4g}", place[1], *shares, beta, f"{cell.lr or 0:.4g}"]
             line += [_short(cell.mean), _short(cell.error), len(cell.runs), self.best(place), *map(_short, gains)]
             writer.writerow(line)  # type: ignore[attr-defined]
 

@@ -148,7 +148,7 @@ def _map(title: object, whole: Table, cell: object) -> Markup:
         [tag("th", f"{p:g}", tag("small", f"{ratio(p):.3g}"), scope="col") for p in columns],
     )
     body = [
-        tag("tr", tag("th", f"{swap:g}", scope="row"), [cell(p, swap) for p in columns])  # type: ignore[operator]
+        tag("tr", tag("th", whole.swap_text(swap), scope="row"), [cell(p, swap) for p in columns])  # type: ignore[operator]
         for swap in reversed(whole.swaps)
     ]
     made = tag("table", tag("caption", title), tag("thead", top), tag("tbody", body), class_="map")

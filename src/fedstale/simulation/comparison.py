@@ -12,6 +12,7 @@ import numpy as np
 from ..checks import Float, fail, positive_int
 from ..rules import OPTIMIZERS, RULES
 from ..tasks.quadratic import Quadratic
+from ..tasks.swap import swap_text
 from .build import build, make_participation, make_task
 from .loop import Callback
 from .run import Result, result
@@ -123,6 +124,12 @@ class Comparison:
             else:
                 values.append(run.tail(metric) if how == "tail" else run.final(metric))
         return Cell.of(values)
+
+    @property
+    def swap_text(self) -> str:
+        """The label swap, with the shares of labels that it came to in training and test, means over the seeds."""
+        first = self.methods[0]
+        return swap_text(self.settings.swap, *(self.cell(first, name).mean for name in ("swap_train", "swap_test")))
 
     def curve(self, method: Method, metric: str) -> tuple[Float, Float, Float]:
         """Rounds, mean and standard error of a metric over the seeds, at the rounds it was measured."""

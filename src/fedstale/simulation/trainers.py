@@ -61,10 +61,11 @@ class EngineTrainer:
         return None if losses is None or not len(losses) else float(np.mean(losses))
 
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
-        """Accuracy and loss weighted by test size, overall and per group."""
+        """Accuracy and loss weighted by test size, overall and per group, and the shares of swapped labels."""
         seen = self.engine.evaluate(model)
         groups = {f"accuracy_group{group}": value for group, value in seen.group_accuracies().items()}
-        return Evaluation({"accuracy": seen.accuracy, "test_loss": seen.loss, **groups}, seen.client_accuracies)
+        metrics = {"accuracy": seen.accuracy, "test_loss": seen.loss, **groups, **self.task.swapped}
+        return Evaluation(metrics, seen.client_accuracies)
 
 
 @dataclass

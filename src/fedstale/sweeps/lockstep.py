@@ -84,6 +84,7 @@ class Lockstep:
         self._test_labels = torch.stack([tasks[one.swap].test.y for one in filled])
         self.local = [_local(one, task) for one in filled]
         self.task = task
+        self._swapped = [tasks[one.swap].swapped for one in self.runs]
         self.federation = Federation(task.num_clients, model.num_params, weights=first.weights, sizes=task.train.sizes)
         self.server = BatchedServer(
             [one.rule for one in filled], [one.beta for one in filled], self.federation.alpha(), model.num_params
@@ -204,7 +205,7 @@ class Lockstep:
             for group in groups:
                 here = correct[k][owner == group]
                 metrics[f"accuracy_group{group}"] = float(here.mean()) if here.size else float("nan")
-            outcomes[k].rows.append((t, metrics))
+            outcomes[k].rows.append((t, metrics | self._swapped[k]))
 
     def _evaluate(self) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.bool_]], Float]:
         """Return, for every run and test sample, whether it is classified correctly, and its loss."""

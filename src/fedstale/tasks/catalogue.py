@@ -20,7 +20,7 @@ from torch.nn import functional
 from ..checks import choose, fail, fraction, number, positive_int
 from . import data, models
 from .partition import Ints, check_options, split
-from .swap import group_array, swap_labels
+from .swap import group_array, share_swapped, swap_labels
 from .task import ClientData, Task
 
 
@@ -138,11 +138,13 @@ def make(
     arrays = data.load(recipe.data, progress=progress)
     train = split(arrays.y_train, n, partition, seed=seed, share=used, stream="train", **options)
     test = split(arrays.y_test, n, "iid", seed=seed, share=tested, stream="test")
+    swapped = {}
 
     def gather(x: NDArray[np.uint8], y: Ints, parts: list[Ints], stream: str) -> ClientData:
         rows = np.concatenate(parts)
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         labels = swap_labels(y[rows], offsets, second, swap, pair, seed, stream)
+        swapped[f"swap_{stream}"] = share_swapped(y[rows], labels, offsets, second, pair)
         return ClientData(_normalise(x[rows], recipe), torch.from_numpy(labels), offsets)
 
     given = partition if isinstance(partition, str) else "given"
@@ -161,6 +163,7 @@ def make(
         batch_size=recipe.batch_size,
         normalisation=(recipe.mean, recipe.deviation),
         options=record,
+        swapped=swapped,
     )
 
 

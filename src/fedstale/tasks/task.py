@@ -95,6 +95,9 @@ class Task:
         Mean and deviation per channel that were applied to the inputs scaled to [0, 1]; empty: none.
     options
         What `make` was called with, for the record.
+    swapped
+        The shares of the second group's samples of the two labels that were swapped: "swap_train" and "swap_test",
+        which a run records beside the accuracy; empty where there was nothing to swap.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Task:
     local_steps: int = 5
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     options: dict[str, Any] = field(default_factory=dict)
+    swapped: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = self.train.num_clients
