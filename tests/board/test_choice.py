@@ -131,7 +131,7 @@ def test_the_heat_map_has_the_numbers_of_figure_2(folder: Path, source: Source) 
         for p in P_MINS for swap in SWAPS for beta in BETAS for seed in (0, 1) for lr in (0.1, 1.0)
     ]  # fmt: skip
     with Store.open(folder, read_only=True) as store:
-        wanted = Table(results(store, runs))
+        wanted = Table.of(results(store, runs))
     table = maps.table(only.key)
     assert table.p_min == wanted.p_min
     assert table.swaps == wanted.swaps

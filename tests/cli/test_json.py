@@ -36,7 +36,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "run": QUADRATIC,
     "resume": ("resume", "first", "--store", "s"),
     "advise": ("advise", "--p", "12x1,12x0.1"),
-    "sweep": ("sweep", "grid.toml", "--store", "t", "--workers", "0", "--tune"),
+    "sweep": ("sweep", "grid.toml", "--store", "t", "--workers", "0", "--tune", "--widen", "0"),
     "reproduce": ("reproduce", "claims", "--draw-only", *SMALL),
     "report": ("report", "first", "--store", "s"),
     "runs list": ("runs", "list", "--store", "s"),
@@ -60,7 +60,7 @@ SHAPES: dict[str, set[str]] = {
         "never_seen",
     },
     "sweep": {"sweep", "runs", "stored", "ran", "failed", "results", "tuned"},
-    "reproduce": {"figure", "runs", "stored", "ran", "failed", "seconds", "files", "left_out", "claims"},
+    "reproduce": {"figure", "runs", "stored", "ran", "failed", "seconds", "files", "left_out", "at_edge", "claims"},
     "report": {"file", "bytes", "kind", "name", "runs"},
     "runs list": {"id", "name", "sweep", "status", "created", "rounds_done", "config", "summary", "folder"},
     "runs show": {"id", "name", "status", "config", "summary", "metrics"},
@@ -93,7 +93,7 @@ def invoke(*arguments: str) -> Any:
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDSTALE_STORE", raising=False)
-    (tmp_path / "grid.toml").write_text('[settings]\nrounds = 2\n[grid]\nbeta = [0.0, "auto"]\n')
+    (tmp_path / "grid.toml").write_text('[settings]\nrounds = 2\n[grid]\nlr = [0.1]\nbeta = [0.0, "auto"]\n')
     return tmp_path
 
 
@@ -162,6 +162,7 @@ def test_a_sweep_says_what_it_did(inside: Path) -> None:
     assert (done["runs"], done["stored"], done["ran"], done["failed"]) == (2, 0, 2, [])
     assert [cell["beta"] for cell in done["tuned"]] == [0.0, "auto"]
     assert done["tuned"][0]["error"] is None
+    assert done["tuned"][0]["at_edge"] == "both"
     assert invoke(*TABLES["sweep"])["stored"] == 2
 
 

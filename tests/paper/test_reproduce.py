@@ -29,16 +29,16 @@ def check(files: list[Path]) -> None:
 
 
 def test_pictures_of_a_full_grid(tmp_path: Path) -> None:
-    table = Table(measured(as_the_paper_says))
+    table = Table.of(measured(as_the_paper_says))
     check(heatmaps.fig2(table, tmp_path, "made-up"))
     check(curves.fig3(table, tmp_path, "made-up"))
     check(curves.fig4(table, tmp_path, "made-up", "with a note"))
-    estimated = Table(measured(as_the_paper_says, swaps=(0.6,), probabilities="fedau"))
+    estimated = Table.of(measured(as_the_paper_says, swaps=(0.6,), probabilities="fedau"))
     check(heatmaps.fig5(table, estimated, tmp_path, "made-up"))
 
 
 def test_pictures_of_what_little_there_is(tmp_path: Path) -> None:
-    table = Table(measured(as_the_paper_says, p_min=(0.5, 0.05), swaps=(0.6,), betas=(0.0, 1.0), seeds=1))
+    table = Table.of(measured(as_the_paper_says, p_min=(0.5, 0.05), swaps=(0.6,), betas=(0.0, 1.0), seeds=1))
     check(heatmaps.fig2(table, tmp_path, "little"))
     check(curves.fig3(table, tmp_path, "little"))
     check(heatmaps.fig5(table, Table([]), tmp_path, "little"))
@@ -65,15 +65,32 @@ def small(task: str = "digits-mlp", betas: Sequence[float | str] = (0.0, 1.0, "a
 def test_runs_are_shared_between_figures(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         chosen = extent("digits-mlp", **small())  # type: ignore[arg-type]
-        first = Reproducer(store, tmp_path / "out", chosen).reproduce("fig2")
+        first = Reproducer(store, tmp_path / "out", chosen, widen=0).reproduce("fig2")
         check(first.files)
         assert [progress.done for progress in first.progress] == [6]
-        second = Reproducer(store, tmp_path / "out", chosen).reproduce("fig5")
+        second = Reproducer(store, tmp_path / "out", chosen, widen=0).reproduce("fig5")
         assert [(progress.stored, progress.done) for progress in second.progress] == [(3, 0), (0, 3)]
         again = Reproducer(store, tmp_path / "out", chosen, run=False).reproduce("fig4")
         assert again.progress == []
         check(again.files)
         assert any("seeds" in part for part in again.left_out)
+
+
+def test_the_rates_are_widened_until_the_best_is_interior(tmp_path: Path) -> None:
+    axes = {**small(betas=(0.0, 1.0)), "swaps": (0.6,), "rates": (0.01, 10**-2.5)}
+    chosen = extent("digits-mlp", **axes)  # type: ignore[arg-type]
+    with Store.open(tmp_path / "store") as store:
+        narrow = Reproducer(store, tmp_path / "out", chosen, widen=0).reproduce("fig2")
+        assert len(narrow.at_edge) == 2
+        assert "highest rate 0.01" in narrow.at_edge[0]
+        made = Reproducer(store, tmp_path / "out", chosen).reproduce("fig2")
+        assert made.at_edge == []
+        assert len(store.runs()) > 4
+        drawn = Reproducer(store, tmp_path / "out", chosen, run=False).reproduce("fig2")
+        assert (drawn.at_edge, drawn.progress) == ([], [])
+        with open(tmp_path / "out" / "fig2-digits-mlp.csv", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+        assert all(float(line["lr"]) > 0.01 and line["at_edge"] == "" for line in lines)
 
 
 def test_claims_from_the_store_alone(tmp_path: Path) -> None:
@@ -95,8 +112,8 @@ def test_fresh_seeds_run_at_the_rates_that_the_others_chose(tmp_path: Path) -> N
     axes = {**small(betas=(0.0, 1.0, "auto")), "swaps": (0.0,), "rates": (1.0, 0.001), "seeds": 2}
     chosen = extent("digits-mlp", **axes)  # type: ignore[arg-type]
     with Store.open(tmp_path / "store") as store:
-        plain = Reproducer(store, tmp_path / "out", chosen).reproduce("fig2")
-        made = Reproducer(store, tmp_path / "out", chosen, fresh=3).reproduce("fig2")
+        plain = Reproducer(store, tmp_path / "out", chosen, widen=0).reproduce("fig2")
+        made = Reproducer(store, tmp_path / "out", chosen, fresh=3, widen=0).reproduce("fig2")
         assert [(one.stored, one.done) for one in made.progress] == [(12, 0), (0, 9)]
         check(made.files)
         assert not set(plain.files) & set(made.files)
@@ -113,7 +130,7 @@ def test_a_change_of_the_setting_is_said(tmp_path: Path) -> None:
     axes = {**small(betas=(0.0, 1.0)), "swaps": (0.6,)}
     chosen = extent("digits-mlp", changed={"batch_size": 8}, **axes)  # type: ignore[arg-type]
     with Store.open(tmp_path / "store") as store:
-        made = Reproducer(store, tmp_path / "out", chosen).reproduce("fig4")
+        made = Reproducer(store, tmp_path / "out", chosen, widen=0).reproduce("fig4")
         assert "batch_size is 8, not the paper's" in made.left_out
         assert {info.config["batch_size"] for info in store.runs()} == {8}
     with pytest.raises(InvalidInput, match="is an axis of the figures"):

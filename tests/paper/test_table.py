@@ -30,7 +30,7 @@ def test_the_best_rate_is_chosen_by_the_mean_over_seeds() -> None:
 def test_every_rate_diverges() -> None:
     (cell,) = tuned(measured(lambda *_: math.nan, p_min=(0.5,), swaps=(0.0,), betas=(0.5,)))
     assert math.isnan(cell.mean)
-    table = Table(measured(lambda p, s, b, seed, lr: math.nan if b == 1.0 else 0.5, p_min=(0.5,), swaps=(0.0,)))
+    table = Table.of(measured(lambda p, s, b, seed, lr: math.nan if b == 1.0 else 0.5, p_min=(0.5,), swaps=(0.0,)))
     assert table.best((0.5, 0.0)) == 0.0
 
 
@@ -42,7 +42,7 @@ def test_a_rate_with_fewer_seeds_is_not_compared() -> None:
 
 def test_gains_are_paired() -> None:
     noise = (0.0, 0.3, -0.2)
-    table = Table(measured(lambda p, s, b, seed, lr: noise[seed] + (0.0 if isinstance(b, str) else 0.1 * b)))
+    table = Table.of(measured(lambda p, s, b, seed, lr: noise[seed] + (0.0 if isinstance(b, str) else 0.1 * b)))
     gain = table.gain((0.1, 0.4), 1.0, 0.5)
     assert gain.mean == pytest.approx(0.05)
     assert gain.error == pytest.approx(0.0, abs=1e-12)
@@ -51,14 +51,14 @@ def test_gains_are_paired() -> None:
 
 
 def test_csv(tmp_path: Path) -> None:
-    Table(measured(as_the_paper_says, p_min=(0.5, 0.1), swaps=(0.0,))).write(tmp_path / "t.csv")
+    Table.of(measured(as_the_paper_says, p_min=(0.5, 0.1), swaps=(0.0,))).write(tmp_path / "t.csv")
     rows = list(csv.DictReader((tmp_path / "t.csv").open()))
     assert len(rows) == 2 * 6
     assert {row["p_avg/p_min"] for row in rows} == {"1.5", "5.5"}
 
 
 def test_the_shares_that_were_swapped_stand_on_the_axis_and_in_the_csv(tmp_path: Path) -> None:
-    table = Table(measured(as_the_paper_says, p_min=(0.5,), swaps=(0.6,)))
+    table = Table.of(measured(as_the_paper_says, p_min=(0.5,), swaps=(0.6,)))
     assert table.swapped(0.6) == pytest.approx((0.6, 0.59))
     assert table.swap_text(0.6) == "0.6 (0.60 train, 0.59 test)"
     table.write(tmp_path / "t.csv")
@@ -69,7 +69,7 @@ def test_the_shares_that_were_swapped_stand_on_the_axis_and_in_the_csv(tmp_path:
         for cell in table.fixed((0.5, 0.6)).values()
         for run in cell.runs
     ]
-    assert Table(unknown).swap_text(0.6) == "0.6"
+    assert Table.of(unknown).swap_text(0.6) == "0.6"
 
 
 def test_estimate() -> None:
@@ -99,3 +99,26 @@ def test_quick_says_what_it_left_out() -> None:
         "1 of 3 seeds",
     ):
         assert part in told
+
+
+def test_a_best_rate_at_the_edge_is_marked(tmp_path: Path) -> None:
+    def value(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
+        return 0.9 - lr if beta == 1.0 else 0.9 - abs(lr - 0.3)
+
+    table = Table.of(measured(value, p_min=(0.5,), swaps=(0.0,), betas=(0.0, 1.0), rates=(0.1, 0.3, 1.0)))
+    assert table.at_edge((0.5, 0.0)) == [1.0]
+    table.write(tmp_path / "table.csv")
+    with open(tmp_path / "table.csv", encoding="utf-8") as file:
+        assert [(row["beta"], row["at_edge"]) for row in csv.DictReader(file)] == [("0.0", ""), ("1.0", "low")]
+
+
+def test_other_seeds_have_the_edges_of_those_that_chose_the_rate() -> None:
+    def value(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
+        return 0.9 - lr if beta == 1.0 else 0.9 - abs(lr - 0.3)
+
+    rows = measured(value, p_min=(0.5,), swaps=(0.0,), betas=(0.0, 1.0), seeds=4, rates=(0.1, 0.3, 1.0))
+    chosen = tuned(row for row in rows if row.settings.seed < 3)
+    rates = {repr(cell.runs[0].settings.beta): cell.lr for cell in chosen}
+    fresh = [row for row in rows if row.settings.seed == 3 and row.settings.lr == rates[repr(row.settings.beta)]]
+    assert [cell.at_edge for cell in tuned(fresh)] == ["both", "both"]
+    assert [cell.at_edge for cell in tuned(fresh, chosen)] == [None, "low"]

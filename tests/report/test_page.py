@@ -116,7 +116,7 @@ def test_rates_are_tuned(tmp_path: Path) -> None:
 def test_the_heat_map_is_the_papers(swept: Store) -> None:
     root = page(swept, "grid")
     rows = table(root, "The β with the best test accuracy")
-    whole = Table(results(swept, [settings(**info.config) for info in swept.runs()]))
+    whole = Table.of(results(swept, [settings(**info.config) for info in swept.runs()]))
     assert [row[0] for row in rows[1:]] == ["0.6", "0"]
     for row in rows[1:]:
         for cell, p in zip(row[1:], (0.5, 0.1), strict=True):
@@ -129,7 +129,7 @@ def test_the_heat_map_is_the_papers(swept: Store) -> None:
 
 def test_the_claims_are_the_papers(swept: Store) -> None:
     rows = table(page(swept, "grid"), "What the paper says")
-    whole = Table(results(swept, [settings(**info.config) for info in swept.runs()]))
+    whole = Table.of(results(swept, [settings(**info.config) for info in swept.runs()]))
     expected = [*claims.fig2_claims(whole), *claims.fig34_claims(whole)]
     assert [tuple(row) for row in rows[1 : 1 + len(expected)]] == [
         (one.claim, one.measured, one.verdict) for one in expected

@@ -39,10 +39,11 @@ def test_sweep(grid: Path, tmp_path: Path) -> None:
     code, said = invoke(*command, "--dry-run")
     assert code == 0
     assert "4 runs, 0 in the store, 4 to do in 1 batches (4 of them in lock-step)" in said
-    code, said = invoke(*command, "--out", tmp_path / "out.csv", "--tune")
+    code, said = invoke(*command, "--out", tmp_path / "out.csv", "--tune", "--widen", 0)
     assert code == 0
     assert "4 runs: 0 were in the store, 4 ran now" in said
     assert "fedstale β=auto" in said
+    assert "best rate at the edge of its grid: p_min 0.1, swap 0, fedstale β=0.0 (highest rate 0.3)" in said
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [(row["beta"], row["lr"]) for row in rows] == [
         ("0.0", "0.1"),
@@ -73,7 +74,7 @@ def test_wrong_options(grid: Path, tmp_path: Path) -> None:
 
 
 def test_reproduce(tmp_path: Path) -> None:
-    small = ("--p-min", "0.5", "--swap", "0.6", "--beta", "0,1,auto", "--lr", "0.3", "--seeds", 1)
+    small = ("--p-min", "0.5", "--swap", "0.6", "--beta", "0,1,auto", "--lr", "0.3", "--widen", 0, "--seeds", 1)
     where = ("--store", tmp_path / "s", "--out", tmp_path / "o", "--workers", 0, "-q")
     code, said = invoke("reproduce", "fig4", *small, *where)
     assert code == 0

@@ -94,7 +94,7 @@ class HeatMaps:
             if (key, sweep) not in self._tables:
                 mine = [run for run in runs if run.map == key]
                 ids = {run.identity: run.info.id for run in mine}
-                self._tables[key, sweep] = Table([run.measured for run in mine]), ids
+                self._tables[key, sweep] = Table.of([run.measured for run in mine]), ids
             return self._tables[key, sweep]
 
     def _runs(self, sweep: str) -> list[_Known]:

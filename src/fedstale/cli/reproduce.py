@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Json, StorePath, number_or_text, print_json, screen
-from .sweep import Quiet, Ray, Workers, bar, executor, numbers_of, tell_failures
+from .sweep import Quiet, Ray, Widen, Workers, bar, executor, numbers_of, tell_failures
 
 if TYPE_CHECKING:
     from ..paper.reproduce import Reproduction
@@ -28,7 +28,8 @@ def reproduce(
     p_min: Annotated[str, typer.Option(help="Only these p_min, comma-separated.")] = "",
     swap: Annotated[str, typer.Option(help="Only these label swaps.")] = "",
     beta: Annotated[str, typer.Option(help="Only these β: numbers, auto, auto-per-client.")] = "",
-    lr: Annotated[str, typer.Option(help="Only these learning rates.")] = "",
+    lr: Annotated[str, typer.Option(help="These learning rates to begin with, instead of the task's.")] = "",
+    widen: Widen = 4,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; the paper has 3.", min=1)] = None,
     change: Annotated[
         list[str] | None,
@@ -66,13 +67,15 @@ def reproduce(
 
         runs = QUICK_FIG1_RUNS if quick else fig1.RUNS
         work = executor(workers, ray)
-        made = Reproducer(opened, out, chosen, runs, work, not draw_only, fresh_seeds, show).reproduce(what)
+        made = Reproducer(
+            opened, out, chosen, runs, work, run=not draw_only, fresh=fresh_seeds, widen=widen, report=show
+        ).reproduce(what)
     seconds = time.monotonic() - began
     if json:
         claims = [asdict(claim) for claim in made.claims]
         files = [str(path) for path in made.files]
         told = {"figure": what, **numbers_of(*made.progress), "seconds": seconds, "files": files}
-        print_json({**told, "left_out": made.left_out, "claims": claims})
+        print_json({**told, "left_out": made.left_out, "at_edge": made.at_edge, "claims": claims})
     else:
         _tell(made, seconds)
     tell_failures(made.progress)
@@ -110,5 +113,7 @@ def _tell(made: Reproduction, seconds: float) -> None:
         screen().print(table)
     ran = sum(progress.done for progress in made.progress)
     typer.echo(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
+    for edge in made.at_edge:
+        typer.echo(f"best rate at the edge of its grid: {edge}")
     if made.left_out:
         typer.echo(f"left out of the paper's grid: {'; '.join(made.left_out)}")

@@ -13,6 +13,7 @@ from ..checks import fail
 from .options import Json, StorePath, print_json
 
 if TYPE_CHECKING:
+    from ..simulation.settings import Settings
     from ..sweeps import Cell, Progress
     from ..sweeps.executors import Executor
 
@@ -23,6 +24,14 @@ Ray = Annotated[
     str | None,
     typer.Option("--ray", help='Address of a Ray cluster ("auto": the one on this machine, "local": start one here).'),
 ]
+Widen = Annotated[
+    int,
+    typer.Option(
+        "--widen",
+        min=0,
+        help="Where a best learning rate is at the edge of its grid: at most so many further rates on that side.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
@@ -32,7 +41,11 @@ def sweep(
     workers: Workers = None,
     ray: Ray = None,
     out: Annotated[Path | None, typer.Option(help="Write the results to this CSV file.")] = None,
-    tune: Annotated[bool, typer.Option("--tune", help="Print each method at its best learning rate.")] = False,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Widen the learning rates until the best is interior; print each method there."),
+    ] = False,
+    widen: Widen = 4,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -43,6 +56,8 @@ def sweep(
 
     grid = sweeps.from_file(file)
     runs = grid.runs()
+    if tune and any(one.lr is None for one in runs):
+        raise fail("--tune", "on", 'needs learning rates to choose from: lr = "grid" or a list of rates in [grid]')
     with Store.open(store) as opened:
         if dry_run:
             left = sweeps.missing(opened, runs)
@@ -58,13 +73,21 @@ def sweep(
             )
             return
         with bar(grid.name, quiet=quiet or json) as report:
-            progress = sweeps.sweep(runs, opened, name=grid.name, executor=executor(workers, ray), report=report)
+            work = executor(workers, ray)
+            parts: list[Progress] = []
+
+            def do(some: Sequence[Settings]) -> None:
+                parts.append(sweeps.sweep(some, opened, name=grid.name, executor=work, report=report))
+
+            do(runs)
+            if tune:
+                runs = sweeps.widen(runs, opened, do, widen)
         table = sweeps.results(opened, runs)
         if out is not None:
             sweeps.write_csv(out, table)
         cells = sweeps.tuned(table) if tune else []
     if json:
-        told = {"sweep": grid.name, **numbers_of(progress), "results": str(out) if out else None}
+        told = {"sweep": grid.name, **numbers_of(*parts), "results": str(out) if out else None}
         print_json({**told, "tuned": [_cell(cell) for cell in cells]})
     else:
         for cell in cells:
@@ -72,16 +95,19 @@ def sweep(
             rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
             where = f"p_min {one.p_min:g}, swap {one.swap:g}"
             typer.echo(f"{where}, {one.label}: {cell.mean:.2%} ± {cell.error:.2%} at lr {rate}")
-        ran = progress.done - len(progress.failures)
+        for edge in sweeps.at_edges(cells):
+            typer.echo(f"best rate at the edge of its grid: {edge}")
+        numbers = numbers_of(*parts)
         where = f"results: {out}" if out else f"store: {opened.folder}"
-        typer.echo(f"{progress.total} runs: {progress.stored} were in the store, {ran} ran now. {where}")
-    tell_failures([progress])
+        typer.echo("{runs} runs: {stored} were in the store, {ran} ran now. ".format(**numbers) + where)
+    tell_failures(parts)
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
     one = cell.runs[0].settings
     where = {"task": one.task, "p_min": one.p_min, "swap": one.swap, "rule": one.rule, "beta": one.beta}
-    return {**where, "lr": cell.lr, "accuracy": cell.mean, "error": cell.error, "seeds": len(cell.runs)}
+    found = {"accuracy": cell.mean, "error": cell.error, "seeds": len(cell.runs)}
+    return {**where, "lr": cell.lr, "at_edge": cell.at_edge, **found}
 
 
 def executor(workers: int | None, ray: str | None) -> Executor:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..figures import COLOURS, footnote, pyplot, save
 from ..store.export import replacing
+from ..sweeps import Cell
 from .grids import FIG3_P_MIN, FIG4_SWAP
 from .table import Place, Table, ratio
 
@@ -77,7 +78,7 @@ def _draw(
             label=name,
         )
         lines += [
-            [name, at, value / 100, spread / 100, f"{cell.lr:.4g}" if cell and cell.lr else "", swap, *shares[swap]]
+            [name, at, value / 100, spread / 100, *_rate(cell), swap, *shares[swap]]
             for at, value, spread, cell, (_, swap) in zip(x, mean, error, cells, places, strict=True)
         ]
     if log:
@@ -91,6 +92,12 @@ def _draw(
     path = stem.with_suffix(".csv")
     with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["method", "x", "accuracy", "standard_error", "lr", "swap", "swap_train", "swap_test"])
+        writer.writerow(
+            ["method", "x", "accuracy", "standard_error", "lr", "at_edge", "swap", "swap_train", "swap_test"]
+        )
         writer.writerows(lines)
     return [*written, path]
+
+
+def _rate(cell: Cell | None) -> tuple[str, str]:
+    return ("", "") if cell is None or cell.lr is None else (f"{cell.lr:.4g}", cell.at_edge or "")

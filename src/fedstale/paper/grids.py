@@ -1,8 +1,8 @@
 """The runs behind Figures 2–5 (Section 5): one grid of settings, of which every figure is a part.
 
 N = 24 clients; half of them always take part, the others with p_min; T = 10/p_min rounds; K = 5; η_s = 1; η_c is tuned
-on the task's five rates. All this is what `Settings` has as defaults. FedAvg is β = 0, FedVARP β = 1 (both in their
-unbiased form, as in the paper's comparison).
+on the task's five rates, and on further ones where the best of them is at the edge. All this is what `Settings` has as
+defaults. FedAvg is β = 0, FedVARP β = 1 (both in their unbiased form, as in the paper's comparison).
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Extent:
     ----------
     task
         What is learned.
-    p_min, swaps, betas, seeds, rates
+    p_min, swaps, betas, seeds
         The values that are run.
+    rates
+        The learning rates that every cell begins with; those whose best one is at the edge get further ones.
     changed
         Settings of every run that differ from the paper's, such as a smaller batch.
     """
@@ -72,7 +74,8 @@ class Extent:
             gone = [value for value in getattr(whole, name) if value not in getattr(self, name)]
             if gone:
                 shown = ", ".join(value if isinstance(value, str) else f"{value:.3g}" for value in gone)
-                missing.append(f"{label} {shown}")
+                reached = " unless the grid was widened to it" if name == "rates" else ""
+                missing.append(f"{label} {shown}{reached}")
         if len(self.seeds) < len(SEEDS):
             missing.append(f"{len(SEEDS) - len(self.seeds)} of {len(SEEDS)} seeds")
         return [*missing, *(f"{name} is {value}, not the paper's" for name, value in self.changed)]

@@ -1,6 +1,7 @@
 """Figures 2 and 5: β_opt over the heterogeneity settings, and how far `beta="auto"` is from it.
 
-Each cell has β_opt and, in percentage points, Δ₀ (gain over FedAvg, β = 0) and Δ₁ (gain over FedVARP, β = 1).
+Each cell has β_opt and, in percentage points, Δ₀ (gain over FedAvg, β = 0) and Δ₁ (gain over FedVARP, β = 1). A star
+marks a cell in which the best learning rate of some method stands at the edge of its grid: a gain may be the grid's.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def _optimum(axis: Any, table: Table) -> None:
             if beta is None:
                 continue
             colour = "white" if beta > 0.6 else "black"
-            axis.text(j, i + 0.24, f"{beta:g}", ha="center", va="center", color=colour, fontweight="bold", fontsize=10)
+            shown = f"{beta:g}{_mark(table, p, swap)}"
+            axis.text(j, i + 0.24, shown, ha="center", va="center", color=colour, fontweight="bold", fontsize=10)
             gains = [table.gain((p, swap), beta, other) for other in (0.0, 1.0)]
             for shift, name, gain in ((-0.05, "Δ₀", gains[0]), (-0.30, "Δ₁", gains[1])):
                 text = f"{name} {_points(gain.mean)}"
@@ -87,7 +89,7 @@ def fig5(known: Table, estimated: Table, folder: Path, task: str, note: str = ""
             if beta is None:
                 continue
             gains = [_points(table.gain((p, FIG4_SWAP), beta, other).mean) for other in (0.0, 1.0)]
-            text = f"{beta:g}\nΔ₀ {gains[0]}\nΔ₁ {gains[1]}"
+            text = f"{beta:g}{_mark(table, p, FIG4_SWAP)}\nΔ₀ {gains[0]}\nΔ₁ {gains[1]}"
             axes[0].text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if beta > 0.6 else "black")
     axes[0].set_xticks(range(len(known.p_min)), [f"{ratio(p):.3g}" for p in known.p_min])
     axes[0].set_yticks(range(2), ["exact p", "estimated p\n(FedAU)"])
@@ -157,6 +159,10 @@ def _matrix(table: Table, value: Any) -> Float:
 
 def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
+
+
+def _mark(table: Table, p_min: float, swap: float) -> str:
+    return "*" if table.at_edge((p_min, swap)) else ""
 
 
 def _points(value: float) -> str:

@@ -12,8 +12,9 @@ from ..checks import fail
 from ..simulation.settings import Settings
 from ..store import Store
 from ..store.export import replacing
-from ..sweeps import Measured, Progress, results, sweep, tuned, write_csv
+from ..sweeps import Cell, Measured, Progress, at_edges, results, sweep, tuned, widen, write_csv
 from ..sweeps.executors import Executor, in_process
+from ..sweeps.widening import MOST
 from . import claims, curves, fig1, heatmaps
 from .grids import Extent
 from .table import Table
@@ -35,6 +36,8 @@ class Reproduction:
         The rows of the table of claims, where it was asked for.
     left_out
         What the paper has and this reproduction has not.
+    at_edge
+        Cells whose best learning rate stands at the edge of its grid, so that they may do better than is shown.
     progress
         Of each sweep.
     """
@@ -42,7 +45,30 @@ class Reproduction:
     files: list[Path] = field(default_factory=list)
     claims: list[claims.Claim] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    at_edge: list[str] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs that a figure shows.
+
+    Attributes
+    ----------
+    wanted
+        What the figure is made of.
+    measured
+        What the store has of it.
+    table
+        That, at the best rates.
+    chosen
+        The cells on which the rates were chosen: with fresh seeds, others than those of the table.
+    """
+
+    wanted: list[Settings]
+    measured: list[Measured]
+    table: Table
+    chosen: list[Cell]
 
 
 @dataclass
@@ -66,6 +92,8 @@ class Reproducer:
     fresh
         Seeds beside those of the extent: each rate is chosen on the extent's seeds, and Figures 2 to 5 and the claims
         are made of runs at that rate with so many other seeds. 0: of the runs that chose the rate, as in the paper.
+    widen
+        Further learning rates on each side of the grid, at most, where the best one stands at its edge.
     report
         Told the name and the progress of every sweep.
     """
@@ -77,6 +105,7 @@ class Reproducer:
     executor: Executor = in_process
     run: bool = True
     fresh: int = 0
+    widen: int = MOST
     report: Callable[[str, Progress], None] = lambda name, progress: None
     made: Reproduction = field(default_factory=Reproduction)
 
@@ -97,18 +126,22 @@ class Reproducer:
             self.made.left_out.append(f"{fig1.RUNS - self.fig1_runs} of {fig1.RUNS} runs of Figure 1 (d)")
         return self.made
 
-    def _note(self, runs: Sequence[Settings], measured: Sequence[Measured]) -> str:
+    def _note(self, *parts: Found) -> str:
         """Say what stands below a figure: what was left out of the paper's grid, and what is missing of the rest."""
         out = self.extent.left_out()
-        absent = len(runs) - len(measured)
-        if absent:
-            out.append(f"{absent:,} of {len(runs):,} runs, which are not in the store")
+        wanted, there = (sum(map(len, lists)) for lists in zip(*((p.wanted, p.measured) for p in parts), strict=True))
+        if there < wanted:
+            out.append(f"{wanted - there:,} of {wanted:,} runs, which are not in the store")
             if out[-1] not in self.made.left_out:
                 self.made.left_out.append(out[-1])
         said = [f"left out of the paper's grid: {'; '.join(out)}"] if out else []
         if self.fresh:
             last = max(self.extent.seeds)
             said.insert(0, f"rates chosen on seeds up to {last}, shown: seeds {last + 1} to {last + self.fresh}")
+        edges = list(dict.fromkeys(edge for part in parts for edge in at_edges(part.chosen)))
+        self.made.at_edge += [edge for edge in edges if edge not in self.made.at_edge]
+        if edges:
+            said.append(f"best rate at the edge of its grid for {len(edges)} methods (marked *)")
         return "; ".join(said)
 
     def fig1(self) -> None:
@@ -118,11 +151,10 @@ class Reproducer:
 
     def fig2(self) -> None:
         """Figure 2, and the runs behind it."""
-        runs, measured = self._measured("fig2", self.extent.fig2())
-        note = self._note(runs, measured)
-        self.made.files += heatmaps.fig2(Table(measured), self.folder, self.name, note)
+        found = self._measured("fig2", self.extent.fig2())
+        self.made.files += heatmaps.fig2(found.table, self.folder, self.name, self._note(found))
         path = self.folder / f"fig2-{self.name}-runs.csv"
-        write_csv(path, measured)
+        write_csv(path, found.measured)
         self.made.files.append(path)
 
     def fig3(self) -> None:
@@ -135,10 +167,9 @@ class Reproducer:
 
     def fig5(self) -> None:
         """Figure 5."""
-        exact, known = self._measured("fig5", self.extent.fig5("known"))
-        guessed, estimated = self._measured("fig5", self.extent.fig5("fedau"))
-        note = self._note([*exact, *guessed], [*known, *estimated])
-        self.made.files += heatmaps.fig5(Table(known), Table(estimated), self.folder, self.name, note)
+        known, estimated = (self._measured("fig5", self.extent.fig5(source)) for source in ("known", "fedau"))
+        note = self._note(known, estimated)
+        self.made.files += heatmaps.fig5(known.table, estimated.table, self.folder, self.name, note)
 
     def everything(self, *, draw: bool) -> None:
         """All figures and the table of claims, or the table alone."""
@@ -147,10 +178,9 @@ class Reproducer:
                 getattr(self, name)()
         else:
             self._sweep("fig1", fig1.runs(self.fig1_runs))
-        runs, measured = self._found("fig2", self.extent.fig2())
-        guessed, found = self._found("fig5", self.extent.fig5("fedau"))
-        self._note([*runs, *guessed], [*measured, *found])
-        known, estimated = Table(measured), Table(found)
+        exact, guessed = self._found("fig2", self.extent.fig2()), self._found("fig5", self.extent.fig5("fedau"))
+        self._note(exact, guessed)
+        known, estimated = exact.table, guessed.table
         self.made.claims = [
             claims.fig1_claim(fig1.curves(self.store, self.fig1_runs)),
             *claims.fig2_claims(known),
@@ -159,8 +189,7 @@ class Reproducer:
             *claims.auto_claims(known),
         ]
         if self.fresh:
-            chosen = Table(results(self.store, self.extent.fig2()))
-            self.made.claims += claims.fresh_claims(known, chosen)
+            self.made.claims += claims.fresh_claims(known, Table(exact.chosen))
         self._write_claims()
 
     def _write_claims(self) -> None:
@@ -174,8 +203,8 @@ class Reproducer:
         self.made.files += [stem.with_suffix(".md"), stem.with_suffix(".csv")]
 
     def _line(self, name: str, runs: list[Settings], draw: Callable[[Table, Path, str, str], list[Path]]) -> None:
-        runs, measured = self._measured(name, runs)
-        self.made.files += draw(Table(measured), self.folder, self.name, self._note(runs, measured))
+        found = self._measured(name, runs)
+        self.made.files += draw(found.table, self.folder, self.name, self._note(found))
 
     def _sweep(self, name: str, runs: list[Settings]) -> None:
         if self.run and runs:
@@ -188,20 +217,25 @@ class Reproducer:
             )
             self.made.progress.append(done)
 
-    def _found(self, name: str, runs: list[Settings]) -> tuple[list[Settings], list[Measured]]:
-        """Run what is missing; return the runs that the figure shows, and what the store has of them."""
+    def _found(self, name: str, runs: list[Settings]) -> Found:
+        """Run what is missing, widen the learning rates, and return what the figure shows."""
         self._sweep(name, runs)
-        if self.fresh:
-            runs = fresh_runs(results(self.store, runs), self.extent.seeds, self.fresh)
-            self._sweep(f"{name}, fresh seeds", runs)
-        return runs, results(self.store, runs)
+        runs = widen(runs, self.store, lambda wanted: self._sweep(f"{name}, further rates", wanted), self.widen)
+        measured = results(self.store, runs)
+        chosen = tuned(measured)
+        if not self.fresh:
+            return Found(runs, measured, Table(chosen), chosen)
+        runs = fresh_runs(chosen, self.extent.seeds, self.fresh)
+        self._sweep(f"{name}, fresh seeds", runs)
+        measured = results(self.store, runs)
+        return Found(runs, measured, Table(tuned(measured, chosen)), chosen)
 
-    def _measured(self, name: str, runs: list[Settings]) -> tuple[list[Settings], list[Measured]]:
+    def _measured(self, name: str, runs: list[Settings]) -> Found:
         """Like `_found`, for a figure that cannot be drawn of nothing."""
-        shown, found = self._found(name, runs)
-        if not found:
+        found = self._found(name, runs)
+        if not found.measured:
             raise fail("store", str(self.store.folder), f"has no run of {name}: leave out --draw-only to run them")
-        return shown, found
+        return found
 
     @property
     def name(self) -> str:
@@ -209,11 +243,11 @@ class Reproducer:
         return f"{self.extent.task}-fresh" if self.fresh else self.extent.task
 
 
-def fresh_runs(measured: Sequence[Measured], tuned_on: Sequence[int], count: int) -> list[Settings]:
+def fresh_runs(chosen: Sequence[Cell], tuned_on: Sequence[int], count: int) -> list[Settings]:
     """Return the tuned cells at their best rates with other seeds: nothing was chosen by what these runs give."""
     first = max(tuned_on) + 1
     seeds = range(first, first + count)
-    return [cell.runs[0].settings.but(seed=seed) for cell in tuned(measured) for seed in seeds]
+    return [cell.runs[0].settings.but(seed=seed) for cell in chosen for seed in seeds]
 
 
 def extent(

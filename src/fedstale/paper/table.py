@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,16 +47,21 @@ class Table:
 
     Parameters
     ----------
-    runs
-        The finished runs of one task with one source of probabilities.
+    cells
+        Tuned cells of one task with one source of probabilities.
     """
 
-    def __init__(self, runs: Sequence[Measured]) -> None:
+    def __init__(self, cells: Iterable[Cell]) -> None:
         self.cells: dict[Place, dict[float | str, Cell]] = {}
-        for cell in tuned(runs):
+        for cell in cells:
             one = cell.runs[0].settings
             if one.beta is not None:
                 self.cells.setdefault((one.p_min, one.swap), {})[one.beta] = cell
+
+    @classmethod
+    def of(cls, runs: Iterable[Measured]) -> Table:
+        """Tune finished runs."""
+        return cls(tuned(runs))
 
     @property
     def p_min(self) -> list[float]:
@@ -96,6 +101,10 @@ class Table:
             return None
         return max(sorted(fixed), key=lambda beta: fixed[beta])
 
+    def at_edge(self, place: Place) -> list[float | str]:
+        """The β at a place whose best learning rate stands at the edge of its grid."""
+        return [beta for beta, cell in self.cells.get(place, {}).items() if cell.at_edge is not None]
+
     def gain(self, place: Place, one: float | str, other: float | str) -> Estimate:
         """How much more accurate one β is than another: differences seed by seed, which share their draws."""
         cells = self.cells.get(place, {})
@@ -115,8 +124,9 @@ class Table:
         with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(
-                ["p_min", "p_avg/p_min", "swap", "swap_train", "swap_test", "beta", "lr", "accuracy", "standard_error",
-                 "seeds", "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best", "minus_best_error"]
+                ["p_min", "p_avg/p_min", "swap", "swap_train", "swap_test", "beta", "lr", "at_edge", "accuracy",
+                 "standard_error", "seeds", "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best",
+                 "minus_best_error"]
             )  # fmt: skip
             for p in self.p_min:
                 for swap in self.swaps:
@@ -128,6 +138,7 @@ class Table:
             gains = (self.gain(place, beta, 0.0).mean, self.gain(place, beta, 1.0).mean, away.mean, away.error)
             shares = map(_short, self.swapped(place[1]))
             line: list[object] = [place[0], f"{ratio(place[0]):.4g}", place[1], *shares, beta, f"{cell.lr or 0:.4g}"]
+            line += [cell.at_edge or ""]
             line += [_short(cell.mean), _short(cell.error), len(cell.runs), self.best(place), *map(_short, gains)]
             writer.writerow(line)  # type: ignore[attr-defined]
 

@@ -95,7 +95,7 @@ def heat_maps(study: Study) -> list[Markup]:
         parts.setdefault(rest, []).append(measured)
     made = []
     for rest, runs in sorted(parts.items(), key=lambda part: -len(part[1])):
-        whole = Table([run for run in runs if run.settings.rule == "fedstale"])
+        whole = Table.of([run for run in runs if run.settings.rule == "fedstale"])
         if sum(whole.best(place) is not None for place in whole.cells) < 2:
             continue
         made.append(_optimum(whole, place_text(rest)))

@@ -191,7 +191,7 @@ def the_claims(study: Study) -> Markup | None:
         if not rates:
             return None
         extent = Extent(study.task, P_MIN, SWAPS, (*BETAS, *AUTOS), SEEDS, rates)
-        known, estimated = (Table(results(store, runs)) for runs in (extent.fig2(), extent.fig5("fedau")))
+        known, estimated = (Table.of(results(store, runs)) for runs in (extent.fig2(), extent.fig5("fedau")))
         if not any(known.complete(place) for place in known.cells):
             return None
         rows = [*claims.fig2_claims(known), *claims.fig34_claims(known)]

@@ -16,6 +16,7 @@ from .outcome import Outcome
 from .results import Measured, results, write_csv
 from .sweep import Progress, missing, sweep
 from .tuning import Cell, tuned
+from .widening import at_edges, widen
 
 __all__ = [
     "Batch",
@@ -24,6 +25,7 @@ __all__ = [
     "Measured",
     "Outcome",
     "Progress",
+    "at_edges",
     "from_file",
     "in_process",
     "lr_grid",
@@ -34,6 +36,7 @@ __all__ = [
     "results",
     "sweep",
     "tuned",
+    "widen",
     "work",
     "write_csv",
 ]

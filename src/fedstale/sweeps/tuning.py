@@ -1,19 +1,22 @@
 """Learning rates tuned as in the paper (Section 5.1): the best of the grid, per cell and method, by one criterion.
 
 The criterion is the same for every method: test accuracy, averaged over the evaluations in the last tenth of the rounds
-and over the seeds. A rate at which some seed diverged is out, unless that is so at every rate.
+and over the seeds. A rate at which some seed diverged is out, unless that is so at every rate. A best rate at the edge
+of its grid is no best rate: a method may do better beyond, and `widening` looks there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from .results import Measured
 
 Key = tuple[tuple[str, str], ...]
+Edge = Literal["low", "high", "both"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,15 @@ class Cell:
         The rate that was best (None: the task's default).
     rates
         Mean accuracy at every rate that was tried.
+    at_edge
+        On which side no rate stands beyond the best one; "both" for a single rate, None where the best is interior. A
+        rate at which a seed diverged closes its side: there is nothing to be had beyond it.
     """
 
     runs: tuple[Measured, ...]
     lr: float | None
     rates: dict[float | None, float]
+    at_edge: Edge | None = None
 
     @property
     def values(self) -> dict[int, float]:
@@ -56,18 +63,36 @@ def setting_key(run: Measured, *leave_out: str) -> Key:
     return tuple((name, repr(value)) for name, value in run.settings.record().items() if name not in leave_out)
 
 
-def tuned(table: Iterable[Measured]) -> list[Cell]:
-    """Group runs that differ only in rate and seed, and take the best rate of each group, in order of appearance."""
+def tuned(table: Iterable[Measured], chosen: Iterable[Cell] = ()) -> list[Cell]:
+    """Group runs that differ only in rate and seed, and take the best rate of each group, in order of appearance.
+
+    Parameters
+    ----------
+    table
+        The finished runs.
+    chosen
+        Cells of other seeds, on which the rates of these runs were chosen: they say whether a rate is at an edge.
+    """
+    edges = {setting_key(cell.runs[0], "lr", "seed"): cell.at_edge for cell in chosen}
     groups: dict[Key, dict[float | None, list[Measured]]] = {}
     for run in table:
         rates = groups.setdefault(setting_key(run, "lr", "seed"), {})
         rates.setdefault(run.settings.lr, []).append(run)
     cells = []
-    for rates in groups.values():
+    for key, rates in groups.items():
         means = {rate: float(np.mean([run.accuracy for run in runs])) for rate, runs in rates.items()}
         # Rates for which fewer seeds are there yet are not compared with those that have all.
         most = max(map(len, rates.values()))
         full = {rate: mean for rate, mean in means.items() if len(rates[rate]) == most}
-        best = max(full, key=lambda rate: -np.inf if np.isnan(full[rate]) else full[rate])
-        cells.append(Cell(tuple(rates[best]), best, means))
+        best = max(full, key=lambda rate: (-np.inf, -(rate or 0.0)) if np.isnan(full[rate]) else (full[rate], 0.0))
+        known = [*full, *(rate for rate, runs in rates.items() if any(run.diverged for run in runs))]
+        edge = edges[key] if key in edges else _edge(best, known)
+        cells.append(Cell(tuple(rates[best]), best, means, edge))
     return cells
+
+
+def _edge(best: float | None, known: Iterable[float | None]) -> Edge | None:
+    others = [rate for rate in known if rate is not None and rate != best]
+    low = best is None or not any(rate < best for rate in others)
+    high = best is None or not any(rate > best for rate in others)
+    return "both" if low and high else "low" if low else "high" if high else None
