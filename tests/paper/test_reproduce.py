@@ -77,12 +77,12 @@ def test_runs_are_shared_between_figures(tmp_path: Path) -> None:
 
 
 def test_the_rates_are_widened_until_the_best_is_interior(tmp_path: Path) -> None:
-    axes = {**small(betas=(0.0, 1.0)), "swaps": (0.6,), "rates": (0.01, 10**-2.5)}
+    axes = {**small(betas=(0.0, 1.0)), "swaps": (0.6,), "rates": (0.1, 10**-1.5)}
     chosen = extent("digits-mlp", **axes)  # type: ignore[arg-type]
     with Store.open(tmp_path / "store") as store:
         narrow = Reproducer(store, tmp_path / "out", chosen, widen=0).reproduce("fig2")
         assert len(narrow.at_edge) == 2
-        assert "highest rate 0.01" in narrow.at_edge[0]
+        assert "highest rate 0.1" in narrow.at_edge[0]
         made = Reproducer(store, tmp_path / "out", chosen).reproduce("fig2")
         assert made.at_edge == []
         assert len(store.runs()) > 4
@@ -90,7 +90,7 @@ def test_the_rates_are_widened_until_the_best_is_interior(tmp_path: Path) -> Non
         assert (drawn.at_edge, drawn.progress) == ([], [])
         with open(tmp_path / "out" / "fig2-digits-mlp.csv", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
-        assert all(float(line["lr"]) > 0.01 and line["at_edge"] == "" for line in lines)
+        assert all(float(line["lr"]) > 0.1 and line["at_edge"] == "" for line in lines)
 
 
 def test_claims_from_the_store_alone(tmp_path: Path) -> None:
