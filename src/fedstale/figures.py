@@ -61,7 +61,7 @@ def footnote(figure: Any, text: str) -> None:
 
 def save(figure: Any, stem: Path) -> list[Path]:
     """Write PNG and SVG, without the date: the same run gives the same file."""
-    from .store.export import replacing
+    from .durable import replacing
 
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = []

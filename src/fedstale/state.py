@@ -8,11 +8,8 @@ which is why a resumed run continues with the same bits. A checkpoint is one fol
 from __future__ import annotations
 
 import json
-import os
 import uuid
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Float, InvalidInput
+from .durable import checksum, folder_errors, replacing
 from .federation import Federation
 from .memory import Memory, StaleMemory, make, parse
-from .memory.rows import CHECKPOINT_FILE, owner_only
+from .memory.rows import CHECKPOINT_FILE
 from .participation.estimator import EstimatorState
 
 _FILE = CHECKPOINT_FILE
@@ -127,7 +125,7 @@ class State:
         the previous checkpoint whole.
         """
         folder = Path(folder)
-        with _writing(folder):
+        with folder_errors(folder):
             self._save(folder)
 
     def _save(self, folder: Path) -> None:
@@ -204,36 +202,20 @@ class State:
 
 
 def write_tensors(path: Path, tensors: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
-    """Write arrays and facts to one safetensors file: temporary file, fsync, rename."""
+    """Write arrays and facts to one safetensors file, replaced whole."""
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    sums = {name: zlib.crc32(array.tobytes()) for name, array in arrays.items()}
+    sums = {name: checksum(array) for name, array in arrays.items()}
     facts = json.dumps(about, sort_keys=True)
     metadata = {
         "about": facts,
         "checksums": json.dumps(sums),
-        "checksum": str(zlib.crc32(facts.encode())),
+        "checksum": str(checksum(facts.encode())),
         "layout": _layout(arrays),
     }
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.unlink(missing_ok=True)  # one that a crash left may have been readable by others
-        with open(temporary, "wb", opener=owner_only) as file:
-            file.write(save(arrays, metadata=metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):  # on a full disk its space is wanted
-            temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # the rename itself is safe only when the folder is
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    with replacing(path, private=True) as whole:
+        whole.write_bytes(save(arrays, metadata=metadata))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -247,13 +229,12 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             metadata = file.metadata() or {}
             tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         about, sums = metadata["about"], json.loads(metadata["checksums"])
-        sound = metadata["checksum"] == str(zlib.crc32(about.encode())) and sums.keys() == tensors.keys()
-        # Earlier versions did not write a checksum of dtypes and shapes.
-        sound = sound and metadata.get("layout", _layout(tensors)) == _layout(tensors)
+        sound = metadata["checksum"] == str(checksum(about.encode())) and sums.keys() == tensors.keys()
+        sound = sound and metadata["layout"] == _layout(tensors)
         facts: dict[str, Any] = json.loads(about)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise InvalidInput(f"checkpoint {path} is damaged: {error}") from None
-    if not sound or any(zlib.crc32(array.tobytes()) != sums[name] for name, array in tensors.items()):
+    if not sound or any(checksum(array) != sums[name] for name, array in tensors.items()):
         raise InvalidInput(f"checkpoint {path} is damaged: a checksum does not match")
     return tensors, facts
 
@@ -261,19 +242,7 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 def _layout(arrays: dict[str, NDArray[Any]]) -> str:
     """Checksum of what the arrays' bytes do not tell: dtypes and shapes."""
     text = json.dumps([[name, array.dtype.str, array.shape] for name, array in sorted(arrays.items())])
-    return str(zlib.crc32(text.encode()))
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Say what a full disk or a read-only folder means for a checkpoint."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidInput(
-            f"checkpoint {folder} cannot be written: {reason}; the one before is whole: mend this and resume"
-        ) from error
+    return str(checksum(text.encode()))
 
 
 def _restore(state: State, file: Path | None, table: dict[str, NDArray[Any]]) -> StaleMemory:
@@ -304,7 +273,7 @@ def _federation_arrays(federation: Federation) -> dict[str, NDArray[Any]]:
 
 
 def _sweep(folder: Path, needed: set[str]) -> None:
-    """Remove row files that no checkpoint names any more."""
-    for file in folder.glob("*-*.rows"):
+    """Remove row files that no checkpoint names any more, and what a killed process had begun to write."""
+    for file in (*folder.glob("*-*.rows"), *folder.glob(f".{_FILE}.*.tmp")):
         if file.name not in needed and str(file.resolve()) not in needed:
             file.unlink(missing_ok=True)

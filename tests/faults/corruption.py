@@ -148,6 +148,8 @@ def family(name: Path) -> str:
     """What kind of file it is, for the table."""
     if name.suffix == ".rows":
         return "row file"
+    if name.suffix == ".tmp":
+        return "checkpoint half written"
     return {"state.safetensors": "checkpoint", "lock": "lock"}.get(name.name, name.name)
 
 

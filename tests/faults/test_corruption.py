@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedstale as fs
+from fedstale.durable import FileTrouble
 from fedstale.store import Store, StoreError
 
 from . import corruption, store_flips
@@ -165,7 +166,7 @@ def test_exports_appear_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", crash)
-            with pytest.raises(StoreError, match="disk is full"):
+            with pytest.raises(FileTrouble, match="disk is full"):
                 store.export_csv(target)
     assert target.read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import fedstale as fs
+from fedstale.durable import FileTrouble
 from fedstale.participation import Bernoulli, Markov, Participation, Trace, UniformSample
 from fedstale.simulation import Callback, EarlyStop, Record, Simulation, build, settings, simulate
-from fedstale.store import Store, StoreError
+from fedstale.store import Store
 from fedstale.tasks.quadratic import Quadratic
 
 SMALL: dict[str, Any] = {"task": "quadratic", "num_clients": 4, "p_min": 0.2, "lr": 0.02}
@@ -116,7 +117,7 @@ def test_a_full_disk_leaves_the_old_table(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr("csv.writer", full)
-    with pytest.raises(StoreError, match="the disk is full"):
+    with pytest.raises(FileTrouble, match="the disk is full"):
         run.to_csv(tmp_path / "run.csv")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("run.csv", "old")]
 

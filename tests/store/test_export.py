@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedstale.durable import FileTrouble
 from fedstale.store import Store, StoreError
 
 HEADER = ["run", "name", "sweep", "status", "config.rule.beta", "config.rule.gap", "round", "accuracy", "loss"]
@@ -64,7 +65,7 @@ def test_a_failed_export_leaves_the_old_file(store: Store, two: tuple[str, str],
         store.export_csv(tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out.csv"]
-    with pytest.raises(StoreError, match="No such file"):
+    with pytest.raises(FileTrouble, match="No such file"):
         store.export_csv(tmp_path / "missing" / "out.csv")
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedstale.checks import InvalidInput, UnknownName
-from fedstale.store import RunInUse, Store, StoreError, digest
+from fedstale.durable import InUse
+from fedstale.store import Store, StoreError, digest
 
 
 def config(seed: int, beta: Any = 0.5, p_min: float = 0.1) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def test_delete_removes_rows_files_and_space(store: Store) -> None:
         run.record(round, {"loss": 1.0}, clients={"noise": np.random.default_rng(round).normal(size=500)})
     run.checkpoint.mkdir()
     (run.checkpoint / "state.safetensors").write_bytes(b"x")
-    with pytest.raises(RunInUse, match=f"run {run.id} is being written already, by process"):
+    with pytest.raises(InUse, match=f"run {run.id} is being written already, by this process"):
         store.delete(run.id)
     run.finish()
     pages = store.database.read("PRAGMA page_count")[0][0]

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from ..checks import positive_int
-from ..store.locks import Lock
+from ..durable import Lock
 from .journal import per_client, scalars
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def run_rounds(
 @contextmanager
 def _alone(checkpoint: Path | None) -> Iterator[None]:
     """Keep a second server from going on with the same checkpoint."""
-    lock = None if checkpoint is None else Lock(checkpoint / "lock", f"of checkpoint {checkpoint}")
+    lock = None if checkpoint is None else Lock(checkpoint / "lock", f"checkpoint {checkpoint}")
     try:
         yield
     finally:

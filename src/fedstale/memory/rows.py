@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import InvalidInput
+from ..durable import NOTE, claim, owner_only, sign
 from .precision import Precision
 
 _MAGIC = b"fedstale rows 1\n"
-_HEADER = 4096
+_START = 4096  # bytes before the first row
+_HEADER = _START - NOTE
 _RAM_BLOCK = 64 << 20
 _FILE_BLOCK = 4 << 20
 _NAMED_BY = "checkpoint"
@@ -28,11 +30,6 @@ CHECKPOINT_FILE = "state.safetensors"
 """The file of a checkpoint that names the rows."""
 
 Mode = Literal["create", "write", "read"]
-
-
-def owner_only(path: str, flags: int) -> int:
-    """Open a file for `open`; a new one may be read by its owner only, because it holds what clients sent."""
-    return os.open(path, flags, 0o600)
 
 
 class RowStore(Protocol):
@@ -112,13 +109,15 @@ class FileRows:
         except OSError as error:
             raise InvalidInput(f"memory file {path} cannot be opened: {error.strerror}") from error
         try:
-            if mode != "read":
-                self._lock()
+            if mode != "read" and sys.platform != "win32":
+                claim(self._file.fileno(), f"memory file {path}", _HEADER)
             if mode == "create":
                 self._file.truncate(0)
                 self._write_header("")
             else:
                 self._check_header(self._about)
+            if mode != "read":
+                sign(self._file.fileno(), _HEADER)
         except BaseException:
             self._file.close()
             raise
@@ -143,17 +142,6 @@ class FileRows:
         self._file.write(header.ljust(_HEADER, b"\0"))
         self._file.flush()
 
-    def _lock(self) -> None:
-        if sys.platform == "win32":
-            return
-        import fcntl
-
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _holder(self._file.fileno())
-            raise InvalidInput(f"memory file {self.path} is in use by another run or process{holder}") from None
-
     def _check_header(self, about: dict[str, Any]) -> None:
         header = self._file.read(_HEADER)
         if not header.startswith(_MAGIC):
@@ -172,7 +160,7 @@ class FileRows:
         block = (slot // self._first + 1).bit_length() - 1
         start, count = self._first * (2**block - 1), self._first * 2**block
         if block not in self._blocks:
-            offset = _HEADER + start * self._row_bytes
+            offset = _START + start * self._row_bytes
             end = offset + count * self._row_bytes
             if os.fstat(self._file.fileno()).st_size < end:
                 if self._map == "r":
@@ -189,7 +177,7 @@ class FileRows:
     def _reserve(self, slots: int) -> None:
         # A write into a mapped hole of a full disk kills the process; asking for the space first is an error.
         if sys.platform == "linux":
-            start = _HEADER + self._reserved * self._row_bytes
+            start = _START + self._reserved * self._row_bytes
             try:
                 os.posix_fallocate(self._file.fileno(), start, (slots - self._reserved) * self._row_bytes)
             except OSError as error:
@@ -199,7 +187,7 @@ class FileRows:
 
     def holds(self, slot: int) -> bool:
         """Whether the file is long enough to hold the slot: a truncated file does not."""
-        return os.fstat(self._file.fileno()).st_size >= _HEADER + (slot + 1) * self._row_bytes
+        return os.fstat(self._file.fileno()).st_size >= _START + (slot + 1) * self._row_bytes
 
     def flush(self) -> None:
         """Write dirty pages and wait for the disk."""
@@ -212,19 +200,6 @@ class FileRows:
         self._arrays.clear()
         self._blocks.clear()
         self._file.close()
-
-
-def _holder(file: int) -> str:
-    """Name the process that holds the lock of a file, where the system tells."""
-    about = os.fstat(file)
-    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
-    try:
-        locks = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return ""
-    found = [words for words in map(str.split, locks) if len(words) > 5 and words[1] == "FLOCK"]
-    owners = [words[4] for words in found if words[5] == place]
-    return f" (process {owners[0]})" if owners else ""
 
 
 def _parsed(header: bytes) -> dict[str, Any]:

@@ -7,7 +7,6 @@ rows of the last checkpoint stay untouched on disk until the next one is complet
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import Float, InvalidInput, client_ids
+from ..durable import checksum
 from ..federation import Ints
 from . import kernel
 from .base import Prepared, StaleMemory
@@ -185,7 +185,7 @@ class Memory(StaleMemory):
         if self.file is None:
             return self._table_of_mirror(mirror)
         for client in self._unsaved:
-            self._checksums[client] = zlib.crc32(self._rows.row(int(self.slots[client])).tobytes())
+            self._checksums[client] = checksum(self._rows.row(int(self.slots[client])))
         if isinstance(self._rows, FileRows):
             self._rows.naming(mirror.parent.absolute())
         self.flush()
@@ -232,7 +232,7 @@ class Memory(StaleMemory):
         self.slots[clients], self.masses[clients] = table["slots"], table["masses"]
         self._checksums[clients] = table["checksums"]
         for client, row in self._stored(clients):
-            if zlib.crc32(row.tobytes()) != int(self._checksums[client]):
+            if checksum(row) != int(self._checksums[client]):
                 raise InvalidInput(f"the row of client {client} in memory file {self.file} is damaged")
         self._kept = {int(slot) for slot in table["slots"]}
         self._end = max(self._kept, default=-1) + 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..durable import replacing
 from ..figures import COLOURS, footnote, pyplot, save
-from ..store.export import replacing
 from ..sweeps import Cell
 from .grids import FIG3_P_MIN, FIG4_SWAP
 from .table import Place, Table, ratio

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..checks import Float
+from ..durable import replacing
 from ..figures import COLOURS, pyplot, save
 from ..simulation import Callback, Record, Settings, Simulation, build, settings
 from ..store import Store
-from ..store.export import replacing
 from ..sweeps.identity import finished, identity
 from ..tasks.quadratic import Quadratic
 

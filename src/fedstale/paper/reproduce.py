@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import fail
+from ..durable import replacing
 from ..simulation.settings import Settings
 from ..store import Store
-from ..store.export import replacing
 from ..sweeps import Cell, Measured, Progress, at_edges, results, sweep, tuned, widen, write_csv
 from ..sweeps.executors import Executor, in_process
 from ..sweeps.widening import MOST

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..store.export import replacing
+from ..durable import replacing
 from ..sweeps import Cell, Measured, tuned
 from ..tasks.swap import swap_text
 from .grids import BETAS

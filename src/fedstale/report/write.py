@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checks import fail
-from ..store.export import replacing
+from ..durable import replacing
 
 _BEGINNINGS = (b"<!doctype html", b"<html")
 

@@ -169,7 +169,7 @@ class Comparison:
 
     def to_csv(self, path: Path) -> None:
         """Write mean, standard error and number of seeds of every column."""
-        from ..store.export import replacing
+        from ..durable import replacing
 
         rows = self.rows()
         with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:

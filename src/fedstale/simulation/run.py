@@ -72,7 +72,7 @@ class Result:
 
     def to_csv(self, path: str | Path) -> None:
         """Write one line per round."""
-        from ..store.export import replacing
+        from ..durable import replacing
 
         with replacing(Path(path)) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)

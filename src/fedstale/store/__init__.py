@@ -7,7 +7,7 @@ with Store.open() as store:
 """
 
 from .config import digest
-from .errors import RunInUse, StoreError
+from .errors import StoreError
 from .info import STATUSES, RunInfo
 from .run import Run
 from .store import DEFAULT_FOLDER, ENVIRONMENT, Store
@@ -18,7 +18,6 @@ __all__ = [
     "ENVIRONMENT",
     "STATUSES",
     "Run",
-    "RunInUse",
     "RunInfo",
     "Store",
     "StoreError",

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float
+from ..durable import checksum
 
 Ints = NDArray[np.int64]
 
@@ -126,7 +127,7 @@ def sealed(data: bytes, *place: int | str) -> bytes:
 
     What follows a zlib stream is not looked at by versions that know of no seal.
     """
-    return data + _SEAL + zlib.crc32(json.dumps(place).encode() + data).to_bytes(4, "little")
+    return data + _SEAL + checksum(json.dumps(place).encode() + data).to_bytes(4, "little")
 
 
 def opened(data: bytes, *place: int | str) -> bytes:

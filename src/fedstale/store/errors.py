@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..checks import InvalidInput
+from ..durable import FileTrouble
 
 
-class StoreError(InvalidInput):
+class StoreError(FileTrouble):
     """The store could not do what was asked; what it holds is unharmed unless the message says otherwise."""
-
-
-class RunInUse(StoreError):
-    """The run is being written by another process."""
 
 
 _REASONS = {
@@ -50,20 +45,3 @@ def database_errors(file: Path) -> Iterator[None]:
         raise StoreError(f"store {file}: {reason} ({' '.join(str(error).split())})") from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes the damaged text
         raise damaged(file, "it holds text that is none") from error
-
-
-@contextmanager
-def folder_errors(folder: Path) -> Iterator[None]:
-    """Turn the errors of the file system into ours."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = "the disk is full: free some space and resume; everything written before is safe"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            reason = "it cannot be written: choose a folder that can be"
-        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
-            reason = "a file is in its way: choose another folder"
-        else:
-            reason = error.strerror or str(error)
-        raise StoreError(f"folder {folder}: {reason}") from error

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -18,8 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..durable import replacing
 from .config import settings
-from .errors import StoreError, folder_errors
+from .errors import StoreError
 from .info import RunInfo
 
 if TYPE_CHECKING:
@@ -116,16 +115,3 @@ def _value(value: float | str | None) -> float | str | None:
 
 def _text(value: float | str) -> str:
     return value if isinstance(value, str) else repr(value)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Hand out a temporary file that takes the place of `path` when all went well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with folder_errors(path.parent):
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise

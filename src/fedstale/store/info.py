@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import durable
 from .errors import damaged
-from .locks import held
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 STATUSES = ("running", "finished", "failed", "interrupted")
@@ -23,7 +22,7 @@ CHECKSUM = f"checksum_of({_CONTENT}, hash)"
 
 def checksum(*values: float | str | None) -> int:
     """CRC-32 of the values of a row."""
-    return zlib.crc32(json.dumps(values).encode())
+    return durable.checksum(json.dumps(values).encode())
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def read_info(root: Path, row: tuple[Any, ...]) -> RunInfo:
     if written is not None and written != checksum(*row[:-1]):  # None: written by a version without checksums
         raise damaged(root / "store.sqlite", f"the checksum of run {id} does not match")
     folder = run_folder(root, id)
-    if status == "running" and not held(lock_file(folder)):
+    if status == "running" and not durable.held(lock_file(folder)):
         status = "interrupted"
     config, summary = json.loads(config), json.loads(summary)
     return RunInfo(id, name, sweep, status, message, created, updated, done, total, config, summary, folder)

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import Float, choose, positive_int, unknown
+from ..durable import Lock
 from .blocks import Ints, Kind, Series, decode, encode, join, matrix, opened, sealed, summed
 from .errors import StoreError, damaged
 from .info import CHECKSUM, COLUMNS, RunInfo, read_info, run_folder
-from .locks import Lock
 from .recorder import Number, Recorder, Row
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import IO, Any
 
 from ..checks import UnknownName, choose, fail, positive_int, unknown
+from ..durable import Lock, folder_errors
 from . import export
 from .config import Config, comparable, digest, settings, to_json
 from .database import PATIENCE, Database
-from .errors import StoreError, folder_errors
+from .errors import StoreError
 from .info import COLUMNS, STATUSES, RunInfo, lock_file, read_info, run_folder
-from .locks import Lock
 from .run import SEAL, Run
 
 DEFAULT_FOLDER = "fedstale-runs"
@@ -137,7 +137,7 @@ class Store:
     def resume(self, which: str) -> Run:
         """Go on writing a run; refused while another process does."""
         key, id = self._find(which)
-        lock = Lock(lock_file(run_folder(self.folder, id)), id)
+        lock = Lock(lock_file(run_folder(self.folder, id)), f"run {id}")
         try:
             with self.database.write() as connection:
                 change = "UPDATE run SET status = 'running', message = '', updated = max(updated, ?) WHERE key = ?"
@@ -166,7 +166,7 @@ class Store:
         """Remove a run with its files; refused while it is being written."""
         key, id = self._find(which)
         folder = run_folder(self.folder, id)
-        lock = Lock(lock_file(folder), id)
+        lock = Lock(lock_file(folder), f"run {id}")
         try:
             with self.database.write() as connection:
                 for (config,) in connection.execute("SELECT config FROM run WHERE key = ?", (key,)).fetchall():
@@ -299,7 +299,7 @@ class Store:
                     run_folder(self.folder, id).mkdir(parents=True)
                 except FileExistsError:
                     continue
-                return id, Lock(lock_file(run_folder(self.folder, id)), id)
+                return id, Lock(lock_file(run_folder(self.folder, id)), f"run {id}")
 
     def _writer(self, key: int, id: str, lock: Lock) -> Run:
         run = Run(self, key, id, lock)

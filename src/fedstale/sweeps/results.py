@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..durable import replacing
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
-from ..store.export import replacing
 from .identity import finished, identity
 from .outcome import TAIL
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import choose, fail
+from ..durable import move
 from ..randomness import generator
 from .archives import contents
 from .download import SourceFailed, download
@@ -169,7 +170,7 @@ def _fetch_from(entry: DataSet, source: Source, folder: Path, report: Report) ->
             for file, content in contents(source, paths, entry.files):
                 (ready / file.name).write_bytes(content)
             for file in entry.files:
-                os.replace(ready / file.name, folder / file.name)
+                move(ready / file.name, folder / file.name)
             report(source.label, source.size, source.size)
     except OSError as error:
         raise SourceFailed(f"cannot write to {folder.parent} ({error.strerror or error})") from error

@@ -1,0 +1,182 @@
+"""Files that a full disk, a power cut or another process may come between: replaced whole, locked, checked.
+
+Everything that the package keeps beside SQLite's own file goes through here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .checks import InvalidInput
+
+_PATIENCE = 0.5  # seconds; a reader that asks whether a lock is free holds it for a moment itself
+NOTE = 32
+"""Bytes in which the holder of a lock says who it is."""
+_NOTE_AT = 1  # the first byte is the one that Windows locks
+
+
+class FileTrouble(InvalidInput):
+    """A file cannot be used as it should; what was saved before is whole unless the message says otherwise."""
+
+
+class InUse(FileTrouble):
+    """Another process, or another object of this one, is writing it."""
+
+
+@contextmanager
+def folder_errors(folder: Path) -> Iterator[None]:
+    """Turn the errors of the file system into ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = "the disk is full: free some space and resume; everything written before is safe"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            reason = "it cannot be written: choose a folder that can be"
+        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "a file is in its way: choose another folder"
+        else:
+            reason = error.strerror or str(error)
+        raise FileTrouble(f"folder {folder}: {reason}") from error
+
+
+def checksum(data: bytes | NDArray[Any]) -> int:
+    """CRC-32 of bytes, or of a contiguous array."""
+    return zlib.crc32(data if isinstance(data, bytes) else data.data)
+
+
+# Replacing
+
+
+def owner_only(path: str | Path, flags: int) -> int:
+    """Open a file for `open`; a new one may be read by its owner only, because it holds what clients sent."""
+    return os.open(path, flags, 0o600)
+
+
+@contextmanager
+def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Hand out a temporary file that takes the place of `path` when all went well, whole even after a power cut.
+
+    With `private`, only its owner may read it.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with folder_errors(path.parent):
+        try:
+            temporary.unlink(missing_ok=True)
+            if private:
+                os.close(owner_only(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            yield temporary
+            move(temporary, path)
+        except BaseException:
+            with suppress(OSError):  # on a full disk its space is wanted
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file over another; its content is synced first, which a rename does not wait for."""
+    sync(source)
+    os.replace(source, target)
+    if os.name == "posix":  # the rename itself is safe only when the folder is
+        sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is safe from a power cut."""
+    file = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+# Locks: one writer; the system lets go when the process dies. So a run whose process was killed is told from one that
+# is running: its lock is free.
+
+
+class Lock:
+    """A lock on a file of its own, held until `release` or the end of the process; `what` is what it stands for."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        with folder_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            claim(self._file, what, _NOTE_AT)
+            sign(self._file, _NOTE_AT)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def release(self) -> None:
+        """Let the lock go."""
+        # Closing is enough, and unlike unlocking it does nothing in a forked child.
+        os.close(self._file)
+
+
+def claim(file: int, what: str, note: int) -> None:
+    """Lock an open file, or say who has it; the holder's `sign` is at `note`."""
+    deadline = time.monotonic() + _PATIENCE
+    while not _grab(file, shared=False):
+        if time.monotonic() > deadline:
+            owner = os.pread(file, NOTE, note).decode(errors="replace").strip(" \0") if os.name == "posix" else ""
+            owner = "this process" if owner == _me() else owner
+            raise InUse(f"{what} is being written already, by {owner or 'another process'}")
+        time.sleep(0.02)
+
+
+def sign(file: int, note: int) -> None:
+    """Write into the `NOTE` bytes from `note` on who holds the lock of an open file."""
+    if os.name == "posix":
+        with suppress(OSError):  # only a help for the message: a full disk must not get in its way
+            os.pwrite(file, _me().ljust(NOTE).encode(), note)
+
+
+def _me() -> str:
+    return f"process {os.getpid()}"
+
+
+def held(path: Path) -> bool:
+    """Whether some process holds the lock."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        return not _grab(file, shared=True)
+    finally:
+        os.close(file)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _grab(file: int, *, shared: bool) -> bool:
+        os.lseek(file, 0, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBRLCK if shared else msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _grab(file: int, *, shared: bool) -> bool:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
