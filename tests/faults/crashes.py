@@ -1,11 +1,13 @@
-"""kill -9, a hundred times, everywhere: after each, the same command goes on and ends with the same bits.
+"""kill -9 or Ctrl-C, a hundred times, everywhere: after each, the same command goes on and ends with the same bits.
 
     python -m tests.faults.crashes --kills 100 --out table.md
+    python -m tests.faults.crashes --kills 200 --signal INT
 
 Two ways to choose the moment: a place of the program (`places`) at a random crossing, before, during or after the call;
-or a random delay ("anywhere"). A kill counts when the system says that signal 9 ended the process. Each victim is hit
-once (on the second way round twice in a row, and so on), then left alone to finish, and everything it left is compared
-with a victim that was never hit.
+or a random delay ("anywhere"). A kill counts when the system says that signal 9 ended the process, an interrupt when
+the process says so (exit code 130, or ended by the signal before Python heard it). Each victim is hit once (on the
+second way round twice in a row, and so on), then left alone to finish, and everything it left is compared with a victim
+that was never hit.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .nursery import Nursery
+from .nursery import INTERRUPTED, Nursery
 from .victims import VICTIMS, Victim
 
 ANYWHERE = "anywhere"
@@ -59,11 +62,14 @@ class Crashes:
         Where they work; removed piece by piece.
     seed
         Decides places, crossings and delays.
+    signal
+        What they are hit with.
     """
 
     nursery: Nursery
     folder: Path
     seed: int = 0
+    signal: int = signal.SIGKILL
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -87,9 +93,9 @@ class Crashes:
         expected, counts, seconds = self.whole(cell.victim)
         folder, done = self._new(), 0
         for _ in range(kills):
-            job = self._aim(cell, counts, seconds, kills)
+            job = {"signal": int(self.signal), **self._aim(cell, counts, seconds, kills)}
             answer = self.nursery.run(cell.victim.name, folder, seed=self._chance.randrange(2**31), **job)
-            if answer["signal"] == 9 or (job.get("target") == "worker" and answer["struck"] and answer["code"] == 0):
+            if self._ended(answer) or (job.get("target") == "worker" and answer["struck"] and answer["code"] == 0):
                 cell.kills += 1
                 done += 1
             elif answer["code"] == 0:
@@ -101,6 +107,13 @@ class Crashes:
         if done:
             self._finish(cell, folder, expected)
         shutil.rmtree(folder, ignore_errors=True)
+
+    def _ended(self, answer: dict[str, Any]) -> bool:
+        if self.signal == signal.SIGKILL or answer["signal"] is not None:
+            return bool(answer["signal"] == self.signal)
+        # An interpreter that is hit before it has imported anything ends with code 1 by itself.
+        early = answer["log"].endswith("KeyboardInterrupt\n") and "fedstale" not in answer["log"]
+        return answer["code"] == INTERRUPTED or early
 
     def _finish(self, cell: Cell, folder: Path, expected: dict[str, Any]) -> None:
         answer = self.nursery.run(cell.victim.name, folder)
@@ -131,19 +144,25 @@ class Crashes:
         return self.folder / f"{self._made:04d}"
 
 
-def cells(victims: Iterable[Victim]) -> list[Cell]:
-    """Every place of every victim, and anywhere."""
-    return [Cell(victim, place) for victim in victims for place in (*victim.places, ANYWHERE)]
+def cells(victims: Iterable[Victim], number: int = signal.SIGKILL) -> list[Cell]:
+    """Every place of every victim, and anywhere; Ctrl-C goes to all processes of a command, not to a worker."""
+    table = [Cell(victim, place) for victim in victims for place in (*victim.places, ANYWHERE)]
+    return [cell for cell in table if number == signal.SIGKILL or cell.place != "worker"]
 
 
 def campaign(
-    kills: int, folder: Path, *, seed: int = 0, report: Callable[[Cell], None] = lambda cell: None
+    kills: int,
+    folder: Path,
+    *,
+    seed: int = 0,
+    number: int = signal.SIGKILL,
+    report: Callable[[Cell], None] = lambda cell: None,
 ) -> list[Cell]:
     """Go round the cells until `kills` have landed, each time in another order."""
-    table = cells(VICTIMS.values())
+    table = cells(VICTIMS.values(), number)
     order = random.Random(seed)
     with Nursery() as nursery:
-        crashes = Crashes(nursery, folder, seed)
+        crashes = Crashes(nursery, folder, seed, number)
         landed, turn = 0, 0
         while landed < kills:
             turn += 1
@@ -177,12 +196,14 @@ def main() -> None:
     """Run the campaign and print its table; exit code 1 when anything was lost, repeated or different."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--signal", choices=("KILL", "INT"), default="KILL")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the table here as Markdown")
     chosen = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedstale-crashes-") as folder:
-        table = campaign(chosen.kills, Path(folder), seed=chosen.seed, report=_tell)
+        number = signal.Signals[f"SIG{chosen.signal}"]
+        table = campaign(chosen.kills, Path(folder), seed=chosen.seed, number=number, report=_tell)
     text = markdown(table)
     print(f"\n{text}\n{time.monotonic() - began:.0f} s, seed {chosen.seed}")
     if chosen.out is not None:

@@ -2,7 +2,8 @@
 
 The parent imports everything and computes nothing (no thread runs when it forks). Each child becomes the leader of its
 own process group, sets its trap, and does the work. Jobs and answers are lines of JSON on standard input and output.
-How a child ended is read from `waitpid`: a kill counts only when the system says that signal 9 ended it.
+How a child ended is read from `waitpid`: a kill counts only when the system says that signal 9 ended it, an interrupt
+only when the child says so by its exit code, 130.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 
 
 class Nursery:
@@ -70,15 +75,19 @@ def child(job: dict[str, Any], log: Path, counts: Path) -> None:
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)
     code = 1
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore Ctrl-C
     try:
         from .places import Trap
         from .victims import VICTIMS
 
         random.seed(job.get("seed", 0))
-        trap = Trap(job.get("place"), job.get("crossing", 0), job.get("moment", "before")).set()
+        number = job.get("signal", signal.SIGKILL)
+        trap = Trap(job.get("place"), job.get("crossing", 0), job.get("moment", "before"), number).set()
         VICTIMS[job["victim"]].go(Path(job["folder"]))
         counts.write_text(json.dumps(trap.counts))
         code = 0
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except BaseException:
         traceback.print_exc()
     finally:
@@ -97,12 +106,13 @@ def children_of(process: int) -> list[int]:
 
 
 def strike(job: dict[str, Any], process: int) -> bool:
-    """Kill a child of ours from outside when its time has come; True when somebody was hit."""
+    """Hit a child of ours from outside when its time has come; True when somebody was hit."""
     if job.get("target") != "worker":
+        number = job.get("signal", signal.SIGKILL)
         try:
-            os.killpg(process, signal.SIGKILL)
+            os.killpg(process, number)
         except ProcessLookupError:  # it has not even become the leader of its group
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, number)
         return True
     workers = [one for one in children_of(process) if b"multiprocessing" in command_of(one)]
     workers = [one for one in workers if b"spawn_main" in command_of(one)]

@@ -1,7 +1,8 @@
-"""Where a process kills itself: named places of the product, wrapped from outside, so that the product has no hook.
+"""Where a process is hit: named places of the product, wrapped from outside, so that the product has no hook.
 
 A place is crossed whenever one of its functions is called. A `Trap` counts the crossings of one place and, at a chosen
-one, ends the process by SIGKILL: before the call, during it (from a second thread, after a moment), or after it.
+one, sends its own process a signal: before the call, during it (from a second thread, after a moment), or after it.
+SIGKILL ends it there; after SIGINT it goes on, as after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -58,12 +59,6 @@ LONGEST = 0.004
 """Seconds after which a kill "during" a call happens at the latest."""
 
 
-def end_here() -> None:
-    """kill -9 of this process."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    threading.Event().wait()  # never runs on
-
-
 @dataclass
 class Trap:
     """Counts crossings of a place and springs at one of them.
@@ -76,11 +71,14 @@ class Trap:
         Which crossing ends the process, from 1.
     moment
         "before", "during" or "after" the call.
+    signal
+        Which one is sent.
     """
 
     place: str | None = None
     crossing: int = 0
     moment: str = "before"
+    signal: int = signal.SIGKILL
 
     def __post_init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -110,8 +108,8 @@ class Trap:
             if due:
                 self._spring()
             result = real(*args, **kwargs)
-            if due:
-                end_here()
+            if due and self._late:
+                self._hit()
             return result
 
         return call
@@ -121,15 +119,16 @@ class Trap:
         def hold(*args: Any, **kwargs: Any) -> Iterator[Any]:
             due = self._crossed(place)
             if due and self.moment == "before":
-                end_here()
+                self._hit()
             with real(*args, **kwargs) as inner:
                 yield inner
                 if due and self.moment == "during":  # everything is written, nothing is committed
                     if random.random() < 0.5:
-                        end_here()
-                    self._spring()
-            if due:
-                end_here()
+                        self._hit()
+                    else:
+                        self._spring()
+            if due and self._late:
+                self._hit()
 
         return hold
 
@@ -139,6 +138,16 @@ class Trap:
 
     def _spring(self) -> None:
         if self.moment == "before":
-            end_here()
+            self._hit()
         if self.moment == "during":
-            threading.Timer(random.uniform(0.0, LONGEST), end_here).start()
+            threading.Timer(random.uniform(0.0, LONGEST), self._hit).start()
+
+    @property
+    def _late(self) -> bool:
+        """Whether to hit after the call: who is to be killed during it may have been quicker."""
+        return self.moment == "after" or self.signal == signal.SIGKILL
+
+    def _hit(self) -> None:
+        os.kill(os.getpid(), self.signal)
+        if self.signal == signal.SIGKILL:
+            threading.Event().wait()  # never runs on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,24 @@ def killer(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> crashe
 def test_killed_at_a_place(killer: crashes.Crashes, victim: str, place: str) -> None:
     cell = crashes.Cell(VICTIMS[victim], place)
     killer.hit(cell, 1)
+    assert (cell.kills, cell.finished, cell.identical) == (1, 1, 1), cell.troubles
+    assert cell.sound, cell.troubles
+
+
+@pytest.mark.parametrize(
+    ("victim", "place"),
+    [
+        ("single run, quadratic, ram", "training"),
+        ("single run, quadratic, disk", "rule"),
+        ("single run, quadratic, ram", "checkpoint"),
+        ("Flower server, disk", "rule"),
+        ("sweep, one by one, disk", "store"),
+    ],
+)
+def test_ctrl_c_at_a_place(nursery: Nursery, victim: str, place: str, tmp_path: Path) -> None:
+    hits = crashes.Crashes(nursery, tmp_path, seed=7, signal=signal.SIGINT)
+    cell = crashes.Cell(VICTIMS[victim], place)
+    hits.hit(cell, 1)
     assert (cell.kills, cell.finished, cell.identical) == (1, 1, 1), cell.troubles
     assert cell.sound, cell.troubles
 
@@ -79,8 +98,9 @@ def test_what_differs_is_noticed(killer: crashes.Crashes) -> None:
 
 
 @pytest.mark.slow
-def test_forty_kills(tmp_path: Path) -> None:
-    table = crashes.campaign(40, tmp_path, seed=3)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_forty_hits(number: int, tmp_path: Path) -> None:
+    table = crashes.campaign(40, tmp_path, seed=3, number=number)
     assert sum(cell.kills for cell in table) == 40
     assert all(cell.sound for cell in table), [(c.victim.name, c.place, c.troubles) for c in table if not c.sound]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,17 +93,21 @@ def metrics_outcome(store: Store, info: RunInfo) -> dict[str, Any]:
     return found
 
 
-def _run(memory: str, task: str) -> Callable[[Path], None]:
+def _run(memory: str, task: str, *, cold: bool = False) -> Callable[[Path], None]:
     def go(folder: Path) -> None:
-        from fedstale.cli.app import app
-
         tasks = {
             "digits": ["digits-mlp", "--engine", "vmap", "--threads", "1", "--swap", "0.5"],
             "quadratic": ["quadratic", "--num-clients", "6", "--lr", "0.02", "--probabilities", "fedau"],
         }
         options = ["--rounds", str(ROUNDS), "--p-min", "0.3", "--seed", "3", "--checkpoint-every", "3", "--quiet"]
         options += ["--rule", "fedstale", "--beta", "auto", "--memory", memory, "--per-client"]
-        app(["run", *tasks[task], *options, "--resume", "--store", str(folder)], standalone_mode=False)
+        command = ["run", *tasks[task], *options, "--resume", "--store", str(folder)]
+        if cold:  # a new interpreter in place of this process: it may be hit while it starts
+            os.execv(sys.executable, [sys.executable, "-m", "fedstale", *command])
+        from fedstale.cli.app import app
+
+        if app(command, standalone_mode=False):  # typer makes an exit code of KeyboardInterrupt
+            raise KeyboardInterrupt
 
     return go
 
@@ -205,6 +211,7 @@ VICTIMS = {
         Victim("single run", "disk", EVERYWHERE, _run("disk", "digits"), ROUNDS, _read_run),
         Victim("single run, quadratic", "ram", EVERYWHERE, _run("ram:bfloat16", "quadratic"), ROUNDS, _read_run),
         Victim("single run, quadratic", "disk", EVERYWHERE, _run("disk", "quadratic"), ROUNDS, _read_run),
+        Victim("single run, starting", "ram", (), _run("ram", "quadratic", cold=True), ROUNDS, _read_run),
         Victim("sweep, lock-step", "ram", SWEPT, _sweep("ram", 0), 12, _read_sweep("ram")),
         Victim("sweep, one by one", "disk", SWEPT, _sweep("disk", 0), 12, _read_sweep("disk")),
         Victim("sweep, 2 workers", "ram", ("worker", "store"), _sweep("ram", 2), 12, _read_sweep("ram")),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checks import InvalidInput
+from ..interrupts import postponed
 from ..simulation.settings import Settings, from_toml, settings, to_toml
 from .options import Json, StorePath, print_json, with_settings
 
@@ -46,7 +47,7 @@ def run(
         return
     from ..store import Store
 
-    with Store.open(store) as opened:
+    with Store.open(store) as opened, postponed("round"):
         begun = _begun(opened, chosen) if resume else None
         if begun is not None and begun.info().status == "finished":
             if json:
@@ -80,7 +81,7 @@ def resume(
     """Go on with an interrupted run, with the same bits as if nothing had happened."""
     from ..store import Store
 
-    with Store.open(store, create=False) as opened:
+    with Store.open(store, create=False) as opened, postponed("round"):
         if which is None:
             waiting = opened.runs(status="interrupted") + opened.runs(status="failed")
             if not waiting:
@@ -138,7 +139,8 @@ def _go(
     try:
         if not continues:
             _clear(kept.folder / "memory")
-        simulation = build(chosen, callbacks=callbacks, folder=kept.folder, resume=continues, progress=not quiet)
+        with postponed("round") as interrupt, interrupt.heard():  # fetching data may take long, and nothing is begun
+            simulation = build(chosen, callbacks=callbacks, folder=kept.folder, resume=continues, progress=not quiet)
         kept.truncate(simulation.state.round - 1)
         _agree(kept, simulation.state.round)
     except BaseException:

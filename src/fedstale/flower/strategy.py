@@ -21,6 +21,7 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 
 from .. import memory as memories
 from ..checks import fail, positive_int
+from ..interrupts import postponed
 from ..rules import Guarded, Rule, guard
 from .account import Account
 from .identity import Identity
@@ -224,6 +225,7 @@ class RuleStrategy(FedAvg):
         self._asked = Asked(server_round, messages)
         return messages
 
+    @postponed("round")
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:

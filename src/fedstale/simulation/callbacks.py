@@ -25,14 +25,20 @@ class StoreRun(Callback):
     """Keep a run in the store: metrics every round, a checkpoint every `every` rounds and at the end.
 
     Metrics are committed before the checkpoint that covers them, so a run killed at any moment finds, on resume,
-    metrics for at least the rounds its checkpoint has; `resume` drops the rest.
+    metrics for at least the rounds its checkpoint has; `resume` drops the rest. What is saved is always a whole round:
+    where an interrupt cut one short, the last checkpoint stays.
     """
 
     run: Run
     every: int = 10
+    _recorded: int = field(default=-1, init=False, repr=False)  # the round that the store and this process agree on
 
     def __post_init__(self) -> None:
         positive_int("checkpoint_every", self.every)
+
+    def on_start(self, simulation: Simulation) -> None:
+        """Note where the run stands."""
+        self._recorded = simulation.state.round
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         """Record, and save when it is time."""
@@ -40,6 +46,7 @@ class StoreRun(Callback):
         if "p_error" in record.metrics:
             clients |= _probabilities(simulation, record.round)
         self.run.record(record.round, record.metrics, participants=record.participants, clients=clients)
+        self._recorded = record.round + 1
         if (record.round + 1) % self.every == 0:
             self.save(simulation)
 
@@ -50,7 +57,7 @@ class StoreRun(Callback):
 
     def on_end(self, simulation: Simulation, reason: str) -> None:
         """Save where the run stands and say how it ended; an interrupted run can be resumed."""
-        if reason != "failed":
+        if reason != "failed" and simulation.whole and self._recorded == simulation.state.round:
             self.save(simulation)
         status = reason if reason in ("interrupted", "failed") else "finished"
         self.run.finish(status, "" if reason == status else f"{reason} in round {simulation.state.round}")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, positive_int
 from ..federation import Federation, Ints, Round
+from ..interrupts import postponed
 from ..participation import Estimator, Participation
 from ..rules import Local, Rule
 from ..screening import screen
@@ -127,6 +128,8 @@ class Simulation:
     stop: bool = False
     """A callback may set this to end the run after the present round."""
     state: State = field(init=False)
+    whole: bool = field(default=True, init=False)
+    """Whether the state is that of a whole round: not while one is under way, nor after one that was cut short."""
 
     def __post_init__(self, saved: State | None) -> None:
         positive_int("rounds", self.rounds)
@@ -150,10 +153,12 @@ class Simulation:
         return self.state.round >= self.rounds
 
     def step(self) -> Record:
-        """Run one round."""
+        """Run one round: all of it, or (where the rule refuses it) nothing."""
         state, t, started = self.state, self.state.round, time.perf_counter()
         if state.estimator is None:
             raise RuntimeError("a simulation's state always carries its estimator")
+        if not self.whole:
+            raise RuntimeError("a round of this simulation was cut short: go on from its last checkpoint")
         clients = self._participants(t)
         p = self.estimator.probabilities(state.estimator, clients)
         metrics = self._before(t, clients)
@@ -162,7 +167,12 @@ class Simulation:
             round = self._screened(round)
             metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
             clients = np.asarray(round.clients, dtype=np.int64)
-        delta = self.rule.step(state, round)
+        self.whole = False
+        try:
+            delta = self.rule.step(state, round)
+        except Exception:
+            self.whole = state.round == t  # a rule refuses a round before it changes anything
+            raise
         self.estimator.observe(state.estimator, clients, t)
         metrics["update_norm"] = float(np.linalg.norm(delta))
         metrics |= state.report
@@ -179,6 +189,7 @@ class Simulation:
         metrics["seconds"] = time.perf_counter() - started
         record = Record(t, metrics, clients, per_client)
         self.records.append(record)
+        self.whole = True
         return record
 
     def _participants(self, t: int) -> Ints:
@@ -243,26 +254,30 @@ class Simulation:
         """Run the remaining rounds (or up to round `until`) and say how it ended.
 
         "finished", "stopped" (by a callback), "diverged" (an update was not finite: the state is that of the
-        last good round). Ctrl-C and errors are passed on after the callbacks heard of them.
+        last good round). Ctrl-C and SIGTERM are heard between two rounds, never in one; they and errors are passed on
+        after the callbacks heard of them.
         """
         last = self.rounds if until is None else min(until, self.rounds)
-        self._tell(lambda callback: callback.on_start(self))
         reason = "finished"
-        try:
-            while self.state.round < last and not self.stop:
-                record = self.step()
-                self._tell(lambda callback, record=record: callback.on_round(self, record))  # type: ignore[misc]
-            reason = "stopped" if self.stop else "finished"
-        except NonFinite:
-            reason = "diverged"
-        except KeyboardInterrupt:
-            reason = "interrupted"
-            raise
-        except BaseException:
-            reason = "failed"
-            raise
-        finally:
-            self._tell(lambda callback: callback.on_end(self, reason))
+        with postponed("round") as interrupt:
+            self._tell(lambda callback: callback.on_start(self))
+            try:
+                while self.state.round < last and not self.stop and not interrupt.asked:
+                    record = self.step()
+                    self._tell(lambda callback, record=record: callback.on_round(self, record))  # type: ignore[misc]
+                reason = "stopped" if self.stop else "finished" if self.state.round >= last else "interrupted"
+            except NonFinite:
+                reason = "diverged"
+            except KeyboardInterrupt:
+                reason = "interrupted"
+                raise
+            except BaseException:
+                reason = "failed"
+                raise
+            finally:
+                self._tell(lambda callback: callback.on_end(self, reason))
+        if reason == "interrupted":
+            raise KeyboardInterrupt
         return reason
 
     def _tell(self, hook: Callable[[Callback], None]) -> None:

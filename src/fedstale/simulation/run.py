@@ -12,6 +12,7 @@ import numpy as np
 
 from ..checks import Float, InvalidInput
 from ..federation import Ints
+from ..interrupts import postponed
 from ..participation import Participation, Process
 from ..rules import Guarded, Rule
 from ..state import State
@@ -167,15 +168,17 @@ def _stored(
     if not isinstance(store, Store):
         with Store.open(Path(store)) as opened:
             return _stored(chosen, given, label, opened, callbacks)
-    run = store.start(chosen.record(), name=label, rounds_total=chosen.total_rounds)
-    keep = StoreRun(run)
-    try:
-        simulation = build(chosen, callbacks=[keep, *callbacks], folder=run.folder, progress=False, **given)
-    except InvalidInput:
-        run.release()
-        store.delete(run.id)
-        raise
-    return result(simulation, simulation.run(), label)
+    with postponed("round") as interrupt:
+        run = store.start(chosen.record(), name=label, rounds_total=chosen.total_rounds)
+        try:
+            with interrupt.heard():  # fetching data may take long, and nothing is begun
+                mine = [StoreRun(run), *callbacks]
+                simulation = build(chosen, callbacks=mine, folder=run.folder, progress=False, **given)
+        except (InvalidInput, KeyboardInterrupt):
+            run.release()
+            store.delete(run.id)
+            raise
+        return result(simulation, simulation.run(), label)
 
 
 def recorded(rule: Rule) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -94,6 +95,12 @@ class Block:
         else:
             self.counts.append(1)
             self.values.append(value)
+
+    def cut(self, last: int) -> None:
+        """Drop what is there of rounds after `last`, be it only a part."""
+        keep = bisect_right(self.rounds, last)
+        for part in (self.rounds, self.counts, self.values, self.arrays):
+            del part[keep:]
 
     def encode(self) -> bytes:
         """The block as a blob."""

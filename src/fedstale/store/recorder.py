@@ -36,6 +36,7 @@ class Recorder:
         self.summary = dict(summary)
         self._open: dict[tuple[Kind, str], Block] = {}  # the block of each series that takes the next round
         self._unsaved: dict[tuple[int, str, int], Block] = {}
+        self._torn = False  # in the middle of `add`
 
     def add(
         self,
@@ -54,14 +55,15 @@ class Recorder:
         if participants is not None:
             values.append((Kind.PARTICIPANTS, "", _gaps(participants)))
         values += ((Kind.CLIENTS, name, _per_client(name, array)) for name, array in (clients or {}).items())
+        self._mend()
+        self._torn = True
         for kind, name, value in values:
             block = self._open.get((kind, name))
             if block is None or block.full:
                 block = self._open[kind, name] = Block(kind, name)
             block.add(round, value)
             self._unsaved[block.key] = block
-        self.last = round
-        self.summary |= numbers
+        self.last, self.summary, self._torn = round, self.summary | numbers, False
 
     @property
     def unsaved(self) -> bool:
@@ -70,11 +72,21 @@ class Recorder:
 
     def rows(self) -> list[Row]:
         """The blocks to write; they stay unsaved until `saved` says that the transaction is through."""
+        self._mend()
         return [(*key, block.encode()) for key, block in self._unsaved.items()]
 
     def saved(self) -> None:
         """Note that what `rows` gave is committed."""
         self._unsaved.clear()
+
+    def _mend(self) -> None:
+        """Drop what an interrupt in the middle of `add` left of its round."""
+        if self._torn:
+            for block in self._open.values():
+                block.cut(self.last)
+            self._open = {key: block for key, block in self._open.items() if block.rounds}
+            self._unsaved = {key: block for key, block in self._unsaved.items() if block.rounds}
+            self._torn = False
 
 
 def _metric(name: str, value: Any) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..checks import InvalidInput
+from ..interrupts import postponed
 from ..simulation.settings import Settings
 from ..store import Store
 from .batches import Batch, plan
@@ -85,7 +86,8 @@ def sweep(
     progress = Progress(len(runs), len(runs) - len(left), work=sum(batch.work for batch in batches))
     report(progress)
     for batch, outcomes in executor(batches):
-        _keep(store, name, batch, outcomes, progress)
+        with postponed("batch"):  # it is stored whole
+            _keep(store, name, batch, outcomes, progress)
         progress.worked += batch.work
         report(progress)
     return progress
