@@ -34,7 +34,7 @@ class Probabilities:
         if isinstance(spec, Mapping):
             self.known = {str(key): probability(f"probabilities[{key!r}]", value) for key, value in spec.items()}
         elif isinstance(spec, Estimator):
-            if isinstance(spec, Known) and np.ndim(spec.p):
+            if isinstance(spec, Known) and (callable(spec.p) or np.ndim(spec.p)):
                 raise fail("probabilities", spec, "clients have no order here: give a mapping {identity: p}")
             self.estimator = spec
         elif isinstance(spec, str):

@@ -6,7 +6,9 @@ the cutoffs it has passed since are a division.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +19,9 @@ from ..federation import Ints
 from .estimator import Columns, Estimator, EstimatorState
 from .processes import frozen
 
+if TYPE_CHECKING:
+    from .selection import Participation
+
 
 @dataclass(frozen=True, eq=False)
 class Known(Estimator):
@@ -25,37 +30,48 @@ class Known(Estimator):
     Parameters
     ----------
     p
-        Probabilities in (0, 1], in the order of the clients, shape (N,), or one number for all.
+        Probabilities in (0, 1], in the order of the clients, shape (N,), or one number for all; or a function from the
+        round to N probabilities in [0, 1], where they change (0: this client cannot come in this round).
     """
 
-    p: ArrayLike
+    p: ArrayLike | Callable[[int], Float]
 
     def __post_init__(self) -> None:
+        if callable(self.p):
+            return
         one = np.ndim(self.p) == 0
         p = check_probabilities("p", self.p, 1 if one else None)
         object.__setattr__(self, "p", frozen(p.reshape(()) if one else p))
 
     def init(self, num_clients: int) -> EstimatorState:
         """Return an empty state, after checking that there is one p_i per client."""
-        if np.ndim(self.p) and np.size(self.p) != num_clients:
-            raise fail(
-                "num_clients",
-                num_clients,
-                f"{np.size(self.p)} known probabilities were given, one per client",
-            )
+        count = self._num_known()
+        if count not in (None, num_clients):
+            raise fail("num_clients", num_clients, f"{count} known probabilities were given, one per client")
         return super().init(num_clients)
+
+    @classmethod
+    def of(cls, participation: Participation) -> Known:
+        """Return the p_i of a participation: of the round, p_i(t), where they change with it."""
+        return cls(participation.known if participation.varies else participation.known(0))
 
     def grow(self, state: EstimatorState, num_clients: int) -> None:
         """Add clients; possible only when one number holds for all."""
-        if np.ndim(self.p) and num_clients != np.size(self.p):
-            raise fail("num_clients", num_clients, f"only {np.size(self.p)} probabilities are known")
+        count = self._num_known()
+        if count is not None and num_clients != count:
+            raise fail("num_clients", num_clients, f"only {count} probabilities are known")
         super().grow(state, num_clients)
+
+    def _num_known(self) -> int | None:
+        """N, or None where one number holds for all."""
+        p = self.p(0) if callable(self.p) else self.p
+        return int(np.size(p)) if np.ndim(p) else None
 
     def _columns(self, round: int, count: int) -> Columns:
         return {}
 
     def _estimate(self, state: EstimatorState, ids: Ints) -> Float:
-        p = np.asarray(self.p, dtype=np.float64)
+        p = np.asarray(self.p(state.round) if callable(self.p) else self.p, dtype=np.float64)
         return np.full(ids.size, float(p)) if p.ndim == 0 else p[ids]
 
     def _count(self, state: EstimatorState, ids: Ints) -> None:

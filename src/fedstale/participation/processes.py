@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +39,8 @@ class Process(ABC):
     """
 
     num_clients: int = field(init=False)
+    varies: ClassVar[bool] = False
+    """Whether p_i is a function of the round, so that 1/p_i must be that of the round."""
 
     @abstractmethod
     def available(self, seed: int, round: int) -> Ints:
@@ -51,8 +53,8 @@ class Process(ABC):
         Parameters
         ----------
         round
-            The round they are wanted for; None gives the long-run mean, which is what p_i means in 1/p_i. At
-            a single round a probability may be 0 (outside a client's hours).
+            The round they are wanted for; None gives the long-run mean. At a single round a probability may be 0
+            (outside a client's hours). Which of the two p_i means in 1/p_i: `Participation.known`.
         """
 
     def expected(self, asked: Callable[[Ints], Float], round: int | None = None) -> Float:
@@ -70,6 +72,11 @@ class Process(ABC):
         for t in rounds:
             total += expected_inclusion(self.probabilities(t), asked)
         return total / len(rounds)
+
+    @property
+    def open_share(self) -> Float:
+        """The long-run share of the rounds in which a client can come at all (p_i(t) > 0), shape (N,)."""
+        return np.ones(self.num_clients)
 
     def participation_groups(self) -> Ints:
         """Return each client's group, shape (N,): 0 for the most frequent clients, then 1, 2, ….

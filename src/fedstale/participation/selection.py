@@ -181,6 +181,25 @@ class Participation:
             return self.availability.probabilities(round)
         return self.availability.expected(self.selection.inclusion, round)
 
+    @property
+    def varies(self) -> bool:
+        """Whether p_i is a function of the round."""
+        return self.availability.varies
+
+    def known(self, round: int) -> Float:
+        """Return the p_i of the weights 1/p_i in a round, shape (N,), for a server that knows the process.
+
+        `Cyclic` and `TimeVarying`: p_i(t) of the round, with which E[Σ_S α_i Δ_i/p_i(t)] = Σ α_i Δ_i in every round.
+        Where a client cannot come in some rounds (p_i(t) = 0) nothing is unbiased in these; its p_i(t) in the others
+        is multiplied by their share (`Process.open_share`), so that over all rounds it has the weight of everybody.
+        `Markov`: the stationary p_i, although who came last is more likely to come again; the update is unbiased over
+        the chain, not given the past. `Trace`: the frequencies in the log, since a log says who came and not with
+        which probability.
+        """
+        if not self.varies:
+            return self.probabilities()
+        return self.probabilities(round) * self.availability.open_share
+
     def participation_groups(self) -> Ints:
         """Return each client's group (see `Process.participation_groups`)."""
         return self.availability.participation_groups()

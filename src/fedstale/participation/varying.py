@@ -1,14 +1,16 @@
 """Processes whose probabilities change with the round: diurnal windows and schedules (spec §5).
 
 Given the round, the clients are independent; p_i(t) is an exact function of t, and the long-run p_i is its
-mean.
+mean. Known probabilities are those of the round (`Participation.known`): with the mean, a client would count for too
+much in the rounds in which it comes often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,6 +42,7 @@ class Cyclic(Process):
         Probability while closed, in [0, 1]; one number or shape (N,).
     """
 
+    varies: ClassVar[bool] = True
     phases: ArrayLike
     period: int
     open_fraction: float = 0.5
@@ -90,6 +93,11 @@ class Cyclic(Process):
             return np.asarray(outside + (inside - outside) * (self.open_rounds / self.period))
         clock = (positive_int("round", round, 0) + np.asarray(self.phases)) % self.period
         return np.where(clock < self.open_rounds, inside, outside)
+
+    @property
+    def open_share(self) -> Float:
+        """The part of the period in which a client can come."""
+        return np.where(np.asarray(self.outside) > 0.0, 1.0, self.open_rounds / self.period)
 
     def _mean_rounds(self) -> range:
         return range(self.period)
@@ -156,6 +164,7 @@ class TimeVarying(Process):
         row, which stays for ever, and a function has none.
     """
 
+    varies: ClassVar[bool] = True
     schedule: Callable[[int], ArrayLike]
     horizon: int | None = None
 
@@ -204,6 +213,13 @@ class TimeVarying(Process):
             return unit_interval(f"schedule({t})", self.schedule(t), self.num_clients)
         rounds = self._mean_rounds()
         return np.asarray(sum((self.probabilities(t) for t in rounds), np.zeros(self.num_clients)) / len(rounds))
+
+    @cached_property
+    def open_share(self) -> Float:  # looked up once: a long horizon is a long sum
+        """The share of the horizon's rounds in which a client can come; 1 without a horizon."""
+        if self.horizon is None:
+            return np.ones(self.num_clients)
+        return np.asarray(np.mean([self.probabilities(t) > 0.0 for t in range(self.horizon)], axis=0))
 
     def _mean_rounds(self) -> range:
         if self.horizon is not None:

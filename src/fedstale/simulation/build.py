@@ -53,7 +53,7 @@ def make_participation(chosen: Settings) -> who.Participation:
 def make_estimator(chosen: Settings, participation: who.Participation) -> who.Estimator:
     """Make the source of the p_i; the known ones are those of the participation process."""
     if chosen.probabilities == "known":
-        return who.Known(participation.probabilities())
+        return who.Known.of(participation)
     return who.make_estimator(chosen.probabilities)
 
 

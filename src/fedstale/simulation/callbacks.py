@@ -64,13 +64,13 @@ class StoreRun(Callback):
 
 
 def _probabilities(simulation: Simulation, t: int) -> dict[str, Float]:
-    """p̂ after round t and the true p of every client, where p is estimated; Flower's runs have the first, too."""
-    count, state = simulation.federation.num_clients, simulation.state.estimator
-    if state is None or isinstance(simulation.estimator, Known) or count > MOST_CLIENTS:
+    """p̂ of round t and the true p of every client, where p is estimated; Flower's runs have the first, too."""
+    count, estimated = simulation.federation.num_clients, simulation.estimated
+    if estimated is None or isinstance(simulation.estimator, Known) or count > MOST_CLIENTS:
         return {}
-    found = {"probability": simulation.estimator.probabilities(state, np.arange(count))}
+    found = {"probability": estimated}
     with suppress(ValueError):  # a selection whose probabilities have no closed form
-        found["probability_true"] = np.broadcast_to(simulation.participation.probabilities(t), count)
+        found["probability_true"] = np.broadcast_to(simulation.participation.known(t), count)
     return found
 
 

@@ -130,6 +130,8 @@ class Simulation:
     state: State = field(init=False)
     whole: bool = field(default=True, init=False)
     """Whether the state is that of a whole round: not while one is under way, nor after one that was cut short."""
+    estimated: Float | None = field(default=None, init=False)
+    """The p̂ of all clients that the last evaluated round used, shape (N,)."""
 
     def __post_init__(self, saved: State | None) -> None:
         positive_int("rounds", self.rounds)
@@ -167,6 +169,10 @@ class Simulation:
             round = self._screened(round)
             metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
             clients = np.asarray(round.clients, dtype=np.int64)
+        evaluated = (t + 1) % self.evaluate_every == 0 or t + 1 == self.rounds
+        if evaluated:  # the p̂ that the round uses: it is not counted yet
+            self.estimated = self.estimator.probabilities(state.estimator, np.arange(self.federation.num_clients))
+            metrics["p_error"] = self._p_error(t, self.estimated)
         self.whole = False
         try:
             delta = self.rule.step(state, round)
@@ -177,8 +183,7 @@ class Simulation:
         metrics["update_norm"] = float(np.linalg.norm(delta))
         metrics |= state.report
         per_client = None
-        if (t + 1) % self.evaluate_every == 0 or t + 1 == self.rounds:
-            metrics["p_error"] = self._p_error(t)
+        if evaluated:
             metrics["server_bytes"] = float(self.rule.server_bytes(state))
             evaluation = self.trainer.evaluate(self.model)
             metrics |= evaluation.metrics
@@ -239,15 +244,12 @@ class Simulation:
             "bytes_down": float(down * vector),
         }
 
-    def _p_error(self, t: int) -> float:
+    def _p_error(self, t: int, estimated: Float) -> float:
         """Root mean square distance between estimated and true p; NaN where the true one is not known."""
-        if self.state.estimator is None:
-            return float("nan")
         try:
-            true = self.participation.probabilities(t)
+            true = self.participation.known(t)
         except ValueError:  # a selection whose probabilities have no closed form
             return float("nan")
-        estimated = self.estimator.probabilities(self.state.estimator, np.arange(self.federation.num_clients))
         return float(np.sqrt(np.mean((estimated - true) ** 2)))
 
     def run(self, until: int | None = None) -> str:

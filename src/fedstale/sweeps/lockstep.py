@@ -119,9 +119,10 @@ class Lockstep:
                 break
             evaluated = (t + 1) % every == 0 or t + 1 == rounds
             common = self._common(t, clients) if evaluated else {}
+            errors = self._p_errors(t) if evaluated else {}
             self._see(t, clients)
             if evaluated:
-                self._measure(t, common, delta, outcomes, alive)
+                self._measure(t, common, errors, delta, outcomes, alive)
         return outcomes
 
     def _round(self, t: int) -> tuple[Ints, Tensor]:
@@ -172,7 +173,7 @@ class Lockstep:
 
     def _p_errors(self, t: int) -> dict[str, float]:
         try:
-            true = self.participation.probabilities(t)
+            true = self.participation.known(t)
         except ValueError:  # a selection whose probabilities have no closed form
             return dict.fromkeys(self._estimators, float("nan"))
         everyone = np.arange(self.task.num_clients)
@@ -185,12 +186,12 @@ class Lockstep:
         self,
         t: int,
         common: dict[str, float],
+        errors: dict[str, float],
         delta: Tensor,
         outcomes: list[Outcome],
         alive: np.ndarray[tuple[int], np.dtype[np.bool_]],
     ) -> None:
         lengths = torch.linalg.vector_norm(delta.double(), dim=1).numpy()
-        errors = self._p_errors(t)
         correct, losses = self._evaluate()
         bounds = self.task.test.offsets
         owner = np.repeat(self.task.groups, np.diff(bounds))
