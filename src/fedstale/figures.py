@@ -95,7 +95,8 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
         axes["all"].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     else:
         axes["all"].set(title="excess loss F(w) − F(w*)", yscale="log")
-    first = next(iter(next(iter(comparison.results.values())).values()))
+    first_seed = [next(iter(runs.values())) for runs in comparison.results.values()]
+    first = max(first_seed, key=lambda run: len(run.participants))  # all see the same, but one that diverged sees less
     _raster(axes["raster"], first.participants, comparison.settings.num_clients)
     _ages(axes["age"], first.metrics)
     if len(comparison.results) <= 8:
@@ -113,12 +114,16 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
 
 def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
     for place, (method, runs) in enumerate(comparison.results.items()):
-        if all(metric not in run.metrics for run in runs.values()):
+        curve = comparison.curve(method, metric)
+        if all(metric not in run.metrics for run in runs.values()) and not curve.diverged:
             continue
-        rounds, mean, error = comparison.curve(method, metric)
+        rounds, mean, error = curve.rounds, curve.mean, curve.error
         shade = colour(method.label, place)
         style = "-" if method.label in COLOURS else STYLES[place // len(MORE) % len(STYLES)]
-        axis.plot(rounds, mean, label=method.label, color=shade, linewidth=1.6, linestyle=style)
+        label = f"{method.label}: {curve.ending}" if curve.diverged else method.label
+        axis.plot(rounds, mean, label=label, color=shade, linewidth=1.6, linestyle=style)
+        if curve.diverged:  # where the curve ends, not where it converged
+            axis.plot(rounds[-1:], mean[-1:], color=shade, marker="X", markersize=8, clip_on=False, zorder=3)
         axis.fill_between(rounds, mean - error, mean + error, color=shade, alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
 
@@ -132,8 +137,9 @@ def _raster(axis: Any, participants: list[Any], num_clients: int) -> None:
 
 
 def _ages(axis: Any, metrics: dict[str, Any]) -> None:
-    rounds = np.arange(1, len(metrics["staleness_max"]) + 1)
-    axis.fill_between(rounds, metrics["staleness_max"], color="#D55E00", alpha=0.25, linewidth=0, label="oldest")
-    axis.plot(rounds, metrics["staleness_mean"], color="#D55E00", linewidth=1.2, label="mean")
+    oldest, mean = (metrics.get(f"staleness_{name}", np.empty(0)) for name in ("max", "mean"))
+    rounds = np.arange(1, len(oldest) + 1)
+    axis.fill_between(rounds, oldest, color="#D55E00", alpha=0.25, linewidth=0, label="oldest")
+    axis.plot(rounds, mean, color="#D55E00", linewidth=1.2, label="mean")
     axis.set(title="age of the remembered updates (first seed)", xlabel="round", ylabel="rounds")
     axis.legend(loc="best", fontsize=8)

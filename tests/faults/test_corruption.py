@@ -177,7 +177,7 @@ def test_the_tables_of_a_sweep_appear_whole_or_not_at_all(tmp_path: Path, monkey
     from fedstale.simulation import settings
     from fedstale.sweeps import Measured, write_csv
 
-    table = [Measured(settings(seed=seed), 0.5, {"accuracy": 0.5}, "") for seed in range(3)]
+    table = [Measured(settings(seed=seed), 0.5, {"accuracy": 0.5}) for seed in range(3)]
     write_csv(tmp_path / "t.csv", table)
     before = (tmp_path / "t.csv").read_bytes()
 

@@ -31,7 +31,7 @@ def measured(
                         one = settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, probabilities=probabilities)
                         value = accuracy(p, swap, beta, seed, lr)
                         metrics = {"accuracy": value, "swap_train": swap, "swap_test": swap - 0.01 * seed}
-                        rows.append(Measured(one, value, metrics, "diverged in round 3" if value != value else ""))
+                        rows.append(Measured(one, value, metrics, 3 if value != value else None))
     return rows
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedstale.analysis import Estimate
 from fedstale.paper import claims
 from fedstale.paper.claims import HELD, NOT_DECIDED, NOT_HELD, Claim
 from fedstale.paper.fig1 import METHODS
-from fedstale.paper.table import Estimate, Table
+from fedstale.paper.table import Table
 
 from .synthetic import as_the_paper_says, measured
 

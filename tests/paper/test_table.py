@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedstale.analysis import Estimate
 from fedstale.paper.grids import BETAS, Extent
-from fedstale.paper.table import Estimate, Table, ratio
+from fedstale.paper.table import Table, ratio
 from fedstale.sweeps import tuned
 
 from .synthetic import as_the_paper_says, measured

@@ -212,19 +212,21 @@ def test_what_is_not_finished(tmp_path: Path) -> None:
             run.finish(status, message)
         diverged = store.start(one.but(seed=5).record(), name="r5", rounds_total=20)
         diverged.record(0, {"accuracy": 0.1})
-        diverged.finish("finished", "diverged in round 1")
+        diverged.finish("diverged", diverged_in=2)
         going = store.start(one.but(seed=6).record(), name="r6", rounds_total=20)
         root = page(store)
         going.finish()
-    rows = table(root, "Runs that are not finished")
+    rows = table(root, "Runs that did not come to their last round")
     assert [row[:3] for row in rows[1:]] == [
         ["r6", "running", "0 of 20"],
         ["r1", "interrupted", "1 of 20"],
         ["r0", "failed", "1 of 20"],
+        ["r5", "diverged", "1 of 20"],
     ]
     assert rows[3][3] == "no disk"
-    assert "(1 of them diverged)" in root.text
-    assert table(root, "Test accuracy: mean")[1][1] == "diverged"
+    assert rows[4][3] == "diverged in round 2"
+    assert "1 diverged" in root.text
+    assert table(root, "Test accuracy: mean")[1][1] == "diverged in round 2"
 
 
 def test_an_empty_store(tmp_path: Path) -> None:

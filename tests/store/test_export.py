@@ -9,7 +9,18 @@ import pytest
 from fedstale.durable import FileTrouble
 from fedstale.store import Store, StoreError
 
-HEADER = ["run", "name", "sweep", "status", "config.rule.beta", "config.rule.gap", "round", "accuracy", "loss"]
+HEADER = [
+    "run",
+    "name",
+    "sweep",
+    "status",
+    "diverged_in",
+    "config.rule.beta",
+    "config.rule.gap",
+    "round",
+    "accuracy",
+    "loss",
+]
 
 
 @pytest.fixture
@@ -19,6 +30,7 @@ def two(store: Store) -> tuple[str, str]:
         first.record(2, {"loss": math.nan, "accuracy": 0.25})
     with store.start({"rule": {"beta": "auto", "gap": None}, "task": "digits"}) as second:
         second.record(0, {"loss": math.inf})
+        second.finish("diverged", diverged_in=2)
     return first.id, second.id
 
 
@@ -27,9 +39,9 @@ def test_csv_has_a_line_per_round_and_the_settings_that_differ(store: Store, two
     store.export_csv(stream)
     assert list(csv.reader(io.StringIO(stream.getvalue()))) == [
         HEADER,
-        [two[1], "", "", "finished", "auto", "", "0", "", "inf"],
-        [two[0], '<b>, "x"', "s", "finished", "0.5", "1", "0", "", "0.1"],
-        [two[0], '<b>, "x"', "s", "finished", "0.5", "1", "2", "0.25", "nan"],
+        [two[1], "", "", "diverged", "2", "auto", "", "0", "", "inf"],
+        [two[0], '<b>, "x"', "s", "finished", "", "0.5", "1", "0", "", "0.1"],
+        [two[0], '<b>, "x"', "s", "finished", "", "0.5", "1", "2", "0.25", "nan"],
     ]
 
 
@@ -55,7 +67,7 @@ def test_csv_keeps_every_bit_of_a_number(store: Store) -> None:
 def test_no_run_gives_the_header_alone(store: Store) -> None:
     stream = io.StringIO()
     store.export_csv(stream)
-    assert stream.getvalue() == "run,name,sweep,status,round\n"
+    assert stream.getvalue() == "run,name,sweep,status,diverged_in,round\n"
 
 
 def test_a_failed_export_leaves_the_old_file(store: Store, two: tuple[str, str], tmp_path: Path) -> None:
@@ -81,6 +93,7 @@ def test_parquet_has_the_same_table_with_types(store: Store, two: tuple[str, str
     assert columns["name"] == [None, '<b>, "x"', '<b>, "x"']
     assert columns["config.rule.beta"] == ["auto", "0.5", "0.5"]
     assert columns["config.rule.gap"] == [None, 1.0, 1.0]
+    assert columns["diverged_in"] == [2, None, None]
     assert columns["round"] == [0, 0, 2]
     assert columns["accuracy"] == [None, None, 0.25]
     assert columns["loss"][:2] == [math.inf, 0.1]

@@ -264,3 +264,20 @@ def test_the_folder_comes_from_argument_environment_or_default(tmp_path: Path, m
         run = store.start({})
         assert run.checkpoint == tmp_path / "odd #1?%20" / "runs" / run.id / "checkpoint"
         assert (tmp_path / "odd #1?%20" / "store.sqlite").is_file()
+
+
+def test_a_run_that_diverged_says_in_which_round(store: Store) -> None:
+    run = store.start({"lr": 1e5}, rounds_total=20)
+    run.record(0, {"accuracy": 0.1})
+    with pytest.raises(InvalidInput, match="diverged_in = None"):
+        run.finish("diverged")
+    with pytest.raises(InvalidInput, match="diverged_in = 2"):
+        run.finish("finished", diverged_in=2)
+    run.finish("diverged", diverged_in=2)
+    (info,) = store.runs(status="diverged")
+    assert (info.status, info.diverged_in, info.reason, info.ended) == ("diverged", 2, "diverged in round 2", True)
+    assert not store.runs(status="finished")
+    again = store.resume(run.id)
+    assert again.info().diverged_in is None
+    again.finish()
+    assert store.run(run.id).info().reason == "finished"

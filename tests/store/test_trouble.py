@@ -137,7 +137,7 @@ def test_a_newer_store_names_both_versions(tmp_path: Path, create: bool, read_on
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
         connection.execute("UPDATE version SET format = 7, written_by = '9.9.9'")
     connection.close()
-    with pytest.raises(StoreError, match=r"has format 7, written by fedstale 9.9.9; .* reads formats up to 2") as error:
+    with pytest.raises(StoreError, match=r"has format 7, written by fedstale 9.9.9; .* reads formats up to 3") as error:
         Store.open(tmp_path, create=create, read_only=read_only)
     one_line(error)
 
@@ -147,13 +147,13 @@ def test_an_older_store_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         database_module, "_STEPS", (*database_module._STEPS, ("ALTER TABLE run ADD COLUMN host TEXT DEFAULT 'here'",))
     )
-    with pytest.raises(StoreError, match="old format 2"):
+    with pytest.raises(StoreError, match="old format 3"):
         Store.open(tmp_path, read_only=True)
     with Store.open(tmp_path) as store:
         assert store.database.read("SELECT host FROM run") == [("here",)]
         assert len(store.run("one").metrics()["loss"]) == 600
     with Store.open(tmp_path, read_only=True) as store:
-        assert store.database.read("SELECT format FROM version") == [(3,)]
+        assert store.database.read("SELECT format FROM version") == [(4,)]
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -235,3 +235,17 @@ def test_a_forked_child_is_told_to_open_its_own(store: Store) -> None:
     assert b"open it again in this one" in os.read(read, 1000)
     os.close(read)
     assert store.runs()[0].status == "running"  # the child letting go does not free the parent's lock
+
+
+def test_runs_that_diverged_under_the_second_format_have_their_round(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.start({}, name="calm").finish("finished", "stopped after round 3")
+        store.start({}, name="wild").finish("finished", "diverged in round 16")
+        store.start({}, name="going").release()
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("ALTER TABLE run DROP COLUMN diverged_in")
+        connection.execute("UPDATE version SET format = 2")
+    connection.close()
+    with Store.open(tmp_path) as store:
+        found = {info.name: (info.status, info.diverged_in) for info in store.runs()}
+    assert found == {"calm": ("finished", None), "wild": ("diverged", 17), "going": ("interrupted", None)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -77,7 +78,8 @@ def test_a_diverged_run_ends_alone() -> None:
     outcomes = work([calm.record(), wild.record()], True)
     assert outcomes[0].reason == "finished"
     assert len(outcomes[0].rows) == 20
-    assert outcomes[1].reason.startswith("diverged in round")
+    assert (outcomes[1].reason, outcomes[1].diverged_in) == ("diverged", 1)
+    assert math.isnan(outcomes[1].tail(wild.total_rounds))
     assert outcomes[0].rows == work([calm.record()], True)[0].rows
 
 

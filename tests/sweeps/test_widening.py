@@ -39,7 +39,7 @@ class Laboratory:
         if math.isinf(value):
             return Outcome(one.record(), reason="out of luck", failed=True)
         if math.isnan(value):
-            return Outcome(one.record(), reason="diverged in round 0")
+            return Outcome(one.record(), reason="diverged", diverged_in=1)
         return Outcome(one.record(), [(one.total_rounds - 1, {"accuracy": value})])
 
     def tune(self, **axes: Sequence[object] | str) -> list[Cell]:

@@ -103,7 +103,7 @@ class HeatMaps:
             runs, version = self._source.runs, self._source.version
             if version != self._version:
                 old, self._version = self._known, version
-                done = [info for info in reversed(runs.values()) if info.status == "finished"]
+                done = [info for info in reversed(runs.values()) if info.ended]
                 if [info.id for info in done] != list(old):  # a run that is under way changes no map
                     self._known = {info.id: old[info.id] if info.id in old else self._look(info) for info in done}
                     self._tables.clear()
@@ -120,7 +120,7 @@ class HeatMaps:
         record = one.record()
         common = {name: value for name, value in record.items() if name not in _AXES}
         key = hashlib.sha256(repr(sorted(common.items())).encode()).hexdigest()[:16]
-        measured = Measured(one, tail_of(self._source.store, one, info, "accuracy"), info.summary, info.message)
+        measured = Measured(one, tail_of(self._source.store, one, info, "accuracy"), info.summary, info.diverged_in)
         return _Known(info, measured, key, _label(one), identity(record))
 
 

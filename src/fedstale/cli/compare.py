@@ -14,8 +14,8 @@ from .options import Json, print_json, screen, with_settings
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ..analysis import Estimate
     from ..simulation import Comparison, Method
-    from ..simulation.comparison import Cell
 
 SETTING = {"p_min": 0.05, "swap": 1.0}
 """The default setting: rare clients who disagree about two labels, so that bias, variance and staleness all show."""
@@ -66,21 +66,10 @@ def compare(
     comparison.to_csv(out / "comparison.csv")
     pictures = comparison_picture(comparison, out / "comparison")
     if json:
-        print_json([_flat(row) for row in comparison.rows()])
+        print_json(comparison.records())
         return
     screen().print(table(comparison))
     typer.echo(f"table: {out / 'comparison.csv'}   pictures: {', '.join(str(path) for path in pictures)}")
-
-
-def _flat(row: dict[str, Cell | str]) -> dict[str, float | int | str]:
-    """A row by the names of the columns of comparison.csv: mean, standard error and number of seeds."""
-    flat: dict[str, float | int | str] = {}
-    for name, value in row.items():
-        if isinstance(value, str):
-            flat[name] = value
-        else:
-            flat |= {name: value.mean, f"{name} error": value.error, f"{name} seeds": value.count}
-    return flat
 
 
 def _method(text: str) -> Method:
@@ -100,13 +89,19 @@ def _method(text: str) -> Method:
 
 
 def table(comparison: Comparison) -> Table:
-    """Mean ± standard error over seeds; accuracies are means over the last tenth of the rounds."""
+    """Mean ± standard error over seeds; accuracies are means over the last tenth of the rounds.
+
+    A method of which a seed diverged says so in place of its accuracy, and has no other numbers.
+    """
     from rich.table import Table
 
-    from ..simulation.comparison import Cell
+    def number(row: dict[str, Estimate | str], name: str, spec: str) -> str:
+        cell = row[name]
+        return "–" if isinstance(cell, str) or cell.diverged else format(cell, spec)
 
-    def mega(cell: Cell | str) -> str:
-        return cell if isinstance(cell, str) else "–" if not cell.count else f"{cell.mean / 1e6:.2f}"
+    def mega(row: dict[str, Estimate | str], name: str) -> str:
+        cell = row[name]
+        return "–" if isinstance(cell, str) or cell.mean != cell.mean else f"{cell.mean / 1e6:.2f}"
 
     chosen = comparison.settings
     done = sum(len(runs) for runs in comparison.results.values())
@@ -118,15 +113,14 @@ def table(comparison: Comparison) -> Table:
     grouped = comparison.metric == "accuracy"
     headings = ["accuracy", "frequent clients", "rare clients"] if grouped else ["excess loss"]
     rows = comparison.rows()
-    waits = any(isinstance(row["rounds lost"], Cell) and row["rounds lost"].count for row in rows)
+    waits = any(number(row, "rounds lost", ".0f") != "–" for row in rows)
     more = ["β", "MB up", "MB down", "server MB", *(["rounds lost"] if waits else []), "seconds"]
     for heading in (*headings, *more):
         made.add_column(heading, justify="right")
     for row in rows:
-        numbers = [f"{row['accuracy']:.1%}", f"{row['group 0']:.1%}", f"{row['group 1']:.1%}"] if grouped else []
-        if not grouped:
-            numbers = [f"{row['excess_loss']:.3g}"]
-        numbers += [f"{row['beta']:.2f}", *(mega(row[name]) for name in ("bytes", "bytes down", "server bytes"))]
-        numbers += [f"{row['rounds lost']:.0f}"] if waits else []
-        made.add_row(str(row["method"]), *numbers, f"{row['seconds']:.1f}")
+        numbers = [format(row[comparison.metric], ".1%" if grouped else ".3g")]
+        numbers += [number(row, name, ".1%") for name in ("group 0", "group 1")] if grouped else []
+        numbers += [number(row, "beta", ".2f"), *(mega(row, name) for name in ("bytes", "bytes down", "server bytes"))]
+        numbers += [number(row, "rounds lost", ".0f")] if waits else []
+        made.add_row(str(row["method"]), *numbers, number(row, "seconds", ".1f"))
     return made

@@ -13,7 +13,7 @@ from ..simulation.settings import Settings, from_toml, settings, to_toml
 from .options import Json, StorePath, print_json, with_settings
 
 if TYPE_CHECKING:
-    from ..store import Run, Store
+    from ..store import Run, RunInfo, Store
 
 
 @with_settings("task")
@@ -49,11 +49,11 @@ def run(
 
     with Store.open(store) as opened, postponed("round"):
         begun = _begun(opened, chosen) if resume else None
-        if begun is not None and begun.info().status == "finished":
+        if begun is not None and begun.info().ended:
             if json:
                 _tell(begun, as_json=True)
             else:
-                typer.echo(f"run {begun.id} of these settings is finished: fedstale runs show {begun.id}")
+                typer.echo(f"run {begun.id} of these settings {_how(begun.info())}: fedstale runs show {begun.id}")
             return
         kept = opened.resume(begun.id) if begun is not None else None
         if kept is None:
@@ -88,11 +88,11 @@ def resume(
                 raise InvalidInput("no run was interrupted: fedstale runs list")
             which = max(waiting, key=lambda info: info.updated).id
         info = opened.run(which).info()
-        if info.status == "finished":
+        if info.ended:
             if json:
                 _tell(opened.run(info.id), as_json=True)
             else:
-                typer.echo(f"run {info.id} is finished: fedstale runs show {info.id}")
+                typer.echo(f"run {info.id} {_how(info)}: fedstale runs show {info.id}")
             return
         kept = opened.resume(info.id)
         _go(
@@ -108,7 +108,13 @@ def resume(
 
 
 def _begun(store: Store, chosen: Settings) -> Run | None:
-    for status in ("running", "interrupted", "failed", "finished"):  # who goes on with a running one is told by whom
+    for status in (
+        "running",
+        "interrupted",
+        "failed",
+        "finished",
+        "diverged",
+    ):  # who goes on with a running one is told by whom
         if found := store.find(chosen.record(), status=status):
             return found
     return None
@@ -185,10 +191,21 @@ def _clear(folder: Path) -> None:
         file.unlink()
 
 
+_DIVERGED = "An update was not finite; try a smaller --lr, or --clip-norm."
+
+
+def _how(info: RunInfo) -> str:
+    return "is finished" if info.diverged_in is None else info.reason
+
+
 def _tell(kept: Run, *, as_json: bool) -> None:
     info = kept.info()
     if as_json:
-        print_json({"id": info.id, "status": info.status, "rounds": info.rounds_done, **info.summary})
+        ended = {"status": info.status, "reason": info.reason, "diverged_in": info.diverged_in}
+        print_json({"id": info.id, **ended, "rounds": info.rounds_done, **info.summary})
+        return
+    if info.diverged_in is not None:
+        typer.echo(f"run {info.id} {info.reason} of {info.rounds_total}: it has no result. {_DIVERGED}")
         return
     parts = [
         f"{key} {info.summary[key]:.4g}"

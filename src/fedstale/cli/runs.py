@@ -29,7 +29,7 @@ app = typer.Typer(
 @app.command("list")
 def list_(
     store: StorePath = None,
-    status: Annotated[str | None, typer.Option(help="running, finished, failed or interrupted.")] = None,
+    status: Annotated[str | None, typer.Option(help="running, finished, diverged, failed or interrupted.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many, the newest first.")] = 50,
     json: Json = False,
 ) -> None:
@@ -51,7 +51,8 @@ def list_(
     for info in found:
         config = info.config
         beta = f" β={config['beta']}" if config.get("beta") is not None else ""
-        accuracy = info.summary.get("accuracy")
+        # The last value before a run diverged is not what it reached.
+        accuracy = None if info.diverged_in is not None else info.summary.get("accuracy")
         table.add_row(
             info.id,
             escape(str(config.get("task", ""))),
@@ -59,7 +60,7 @@ def list_(
             f"{config.get('p_min', '')}" if config.get("participation", "two-groups") == "two-groups" else "–",
             f"{config.get('swap', '')}",
             f"{config.get('seed', '')}",
-            info.status,
+            info.status if info.diverged_in is None else info.reason,
             f"{info.rounds_done}/{info.rounds_total or '?'}",
             "" if accuracy is None else f"{accuracy:.1%}",
         )
@@ -87,12 +88,13 @@ def show(
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
     rounds = f"{info.rounds_done}/{info.rounds_total or '?'} rounds"
     console.print(Text.assemble((info.id, "bold"), f"  {info.name or ''}  {info.status}  {rounds}  begun {begun}"))
-    if info.message:
-        console.print(Text(info.message, "red"))
+    if info.reason != info.status:
+        console.print(Text(info.reason, "red"))
     given = {key: value for key, value in info.config.items() if value not in (None, {}, "")}
     console.print(Text("  ".join(f"{key} {value}" for key, value in given.items()), "dim"), highlight=False)
     _draw(console, metrics)
-    console.print(Text("last: " + "  ".join(f"{key} {value:.5g}" for key, value in info.summary.items())))
+    last = "last: " if info.diverged_in is None else f"last before it {info.reason}: "
+    console.print(Text(last + "  ".join(f"{key} {value:.5g}" for key, value in info.summary.items())))
 
 
 def _draw(console: Console, metrics: dict[str, NDArray[Any]]) -> None:
@@ -153,4 +155,4 @@ def delete(
 
 
 def _plain(info: RunInfo) -> dict[str, object]:
-    return {**asdict(info), "folder": str(info.folder)}
+    return {**asdict(info), "reason": info.reason, "folder": str(info.folder)}

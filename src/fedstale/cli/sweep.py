@@ -94,7 +94,7 @@ def sweep(
             one = cell.runs[0].settings
             rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
             where = f"p_min {one.p_min:g}, swap {one.swap:g}"
-            typer.echo(f"{where}, {one.label}: {cell.mean:.2%} ± {cell.error:.2%} at lr {rate}")
+            typer.echo(f"{where}, {one.label}: {cell.estimate:.2%} at lr {rate}")
         for edge in sweeps.at_edges(cells):
             typer.echo(f"best rate at the edge of its grid: {edge}")
         numbers = numbers_of(*parts)
@@ -106,8 +106,9 @@ def sweep(
 def _cell(cell: Cell) -> dict[str, Any]:
     one = cell.runs[0].settings
     where = {"task": one.task, "p_min": one.p_min, "swap": one.swap, "rule": one.rule, "beta": one.beta}
-    found = {"accuracy": cell.mean, "error": cell.error, "seeds": len(cell.runs)}
-    return {**where, "lr": cell.lr, "at_edge": cell.at_edge, **found}
+    own = cell.estimate
+    numbers = {"accuracy": own.mean, "error": own.error, "seeds": len(cell.runs), "diverged_in": list(own.diverged)}
+    return {**where, "lr": cell.lr, "at_edge": cell.at_edge, **numbers}
 
 
 def executor(workers: int | None, ray: str | None) -> Executor:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..analysis import Estimate
 from ..checks import Float
 from ..sweeps import Cell
 from .fig1 import METHODS
 from .grids import BETAS, FIG3_P_MIN, FIG4_SWAP, P_MIN, SWAPS
-from .table import Estimate, Place, Table, ratio
+from .table import Place, Table, ratio
 
 HELD, NOT_HELD, NOT_DECIDED = "held", "not held", "not decided"
 MIDDLE = (0.2, 0.5, 0.8)

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis import Estimate
 from ..checks import Float
 from ..figures import COLOURS, footnote, pyplot, save
 from .grids import AUTOS, FIG4_SWAP
-from .table import Estimate, Table, ratio
+from .table import Table, paired, ratio
 
 MAP = "YlGnBu"
 AWAY = 1.0
@@ -140,8 +141,7 @@ def cost(known: Table, estimated: Table, p_min: float, beta: float | str) -> Est
     place = (p_min, FIG4_SWAP)
     if beta not in known.cells.get(place, {}) or beta not in estimated.cells.get(place, {}):
         return Estimate.of([])
-    a, b = estimated.cells[place][beta].values, known.cells[place][beta].values
-    return Estimate.of(a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()))
+    return paired(estimated.cells[place][beta], known.cells[place][beta])
 
 
 def _frame(axis: Any, table: Table) -> None:

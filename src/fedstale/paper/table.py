@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ..analysis import Estimate
 from ..durable import replacing
 from ..sweeps import Cell, Measured, tuned
 from ..tasks.swap import swap_text
@@ -16,30 +16,6 @@ from .grids import BETAS
 
 Place = tuple[float, float]
 """p_min and swap."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its standard error over so many seeds (NaN for one seed)."""
-
-    mean: float
-    error: float
-    count: int = 0
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Estimate:
-        """Mean and standard error."""
-        array = np.array(list(values), dtype=np.float64)
-        if not array.size:
-            return cls(float("nan"), float("nan"), 0)
-        error = float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else float("nan")
-        return cls(float(array.mean()), error, array.size)
-
-    def points(self) -> str:
-        """In percentage points, as the tables have it."""
-        if np.isnan(self.mean):
-            return "–"
-        return f"{100 * self.mean:+.2f}" + ("" if np.isnan(self.error) else f" ± {100 * self.error:.2f}")
 
 
 class Table:
@@ -110,8 +86,7 @@ class Table:
         cells = self.cells.get(place, {})
         if one not in cells or other not in cells:
             return Estimate.of([])
-        a, b = cells[one].values, cells[other].values
-        return Estimate.of(a[seed] - b[seed] for seed in sorted(a.keys() & b.keys()))
+        return paired(cells[one], cells[other])
 
     def behind_best(self, place: Place, beta: float | str) -> Estimate:
         """How far a β is above (or, negative, below) the best fixed β."""
@@ -125,7 +100,7 @@ class Table:
             writer = csv.writer(file)
             writer.writerow(
                 ["p_min", "p_avg/p_min", "swap", "swap_train", "swap_test", "beta", "lr", "at_edge", "accuracy",
-                 "standard_error", "seeds", "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best",
+                 "standard_error", "seeds", "diverged_in", "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best",
                  "minus_best_error"]
             )  # fmt: skip
             for p in self.p_min:
@@ -139,8 +114,19 @@ class Table:
             shares = map(_short, self.swapped(place[1]))
             line: list[object] = [place[0], f"{ratio(place[0]):.4g}", place[1], *shares, beta, f"{cell.lr or 0:.4g}"]
             line += [cell.at_edge or ""]
-            line += [_short(cell.mean), _short(cell.error), len(cell.runs), self.best(place), *map(_short, gains)]
+            own = cell.estimate
+            line += [_short(own.mean), _short(own.error), len(cell.runs), " ".join(map(str, own.diverged))]
+            line += [self.best(place), *map(_short, gains)]
             writer.writerow(line)  # type: ignore[attr-defined]
+
+
+def paired(one: Cell, other: Cell) -> Estimate:
+    """How much more accurate one cell is than another, seed by seed; one that diverged in either has no difference."""
+    a, b = ({run.settings.seed: run for run in cell.runs} for cell in (one, other))
+    seeds = sorted(a.keys() & b.keys())
+    ended = [[run.diverged_in for run in (a[seed], b[seed]) if run.diverged_in is not None] for seed in seeds]
+    gains = [a[seed].accuracy - b[seed].accuracy for seed in seeds]
+    return Estimate.of(gains, [min(rounds, default=None) for rounds in ended])
 
 
 def ratio(p_min: float) -> float:

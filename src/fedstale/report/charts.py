@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ class Line:
         Half the height of its band, shape (n,), NaN or None for none.
     style
         Its colour, and behind the last colour its dashes.
+    ending
+        Why it ends before the others: "diverged in round 17". A cross marks the place.
     """
 
     label: str
@@ -43,6 +45,7 @@ class Line:
     y: Float
     error: Float | None = None
     style: int = 0
+    ending: str = ""
 
 
 def line_chart(
@@ -188,6 +191,11 @@ def _draw(line: Line, x: Scale, y: Scale, *, percent: bool) -> list[Markup]:
     title = tag("title", _told(line, percent=percent))
     dashes = _dashes(line.style)
     parts.append(tag("path", title, d=d, class_=f"line k{_colour(line)}", stroke_dasharray=dashes or None))
+    if line.ending:
+        cross = f"M{points[-1]}m-4 -4l8 8m0 -8l-8 8"
+        parts.append(
+            tag("path", tag("title", f"{line.label}: {line.ending}"), d=cross, class_=f"line k{_colour(line)}")
+        )
     return parts
 
 
@@ -199,7 +207,7 @@ def _thin(line: Line) -> Line:
         cut = np.linspace(0, len(x), POINTS + 1).astype(int)[:-1]
         size = np.diff([*cut, len(x)])
         x, y, error = (np.add.reduceat(one, cut) / size for one in (x, y, error))
-    return Line(line.label, x, y, error, line.style)
+    return replace(line, x=x, y=y, error=error)
 
 
 def _error(line: Line) -> Float:
@@ -211,7 +219,8 @@ def _told(line: Line, *, percent: bool) -> str:
     last, low, high = (form.format(value) for value in (line.y[-1], line.y.min(), line.y.max()))
     error = float(_error(line)[-1])
     shown = last + (f" ± {form.format(error)}" if np.isfinite(error) else "")
-    return f"{line.label}: {shown} at the end, between {low} and {high}"
+    end = f"{line.ending}, {shown} before" if line.ending else f"{shown} at the end"
+    return f"{line.label}: {end}, between {low} and {high}"
 
 
 def _swatch(style: int) -> Markup:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..analysis import Curve, Estimate
 from ..paper.grids import AUTOS
-from ..paper.table import Estimate, Table, ratio
+from ..paper.table import Table, ratio
 from ..sweeps import Measured
 from .charts import COLOURS, Line, legend_of, line_chart
 from .markup import Markup, tag, text
@@ -47,6 +48,9 @@ def curves(study: Study) -> list[Markup]:
     for name, rows in study.shown().items():
         if name:
             parts.append(tag("h4", name))
+        ended = [f"{row.method}: {row.cell.estimate:.1%}" for row in rows if row.cell.estimate.diverged]
+        if ended:
+            parts.append(tag("p", "; ".join(ended), ". A cross marks the end of such a curve.", class_="message"))
         parts.append(tag("div", place_charts(study, rows, chosen), class_="charts"))
     return parts
 
@@ -55,7 +59,7 @@ def place_charts(study: Study, rows: Sequence[Row], chosen: dict[str, int]) -> l
     """Learning curves of every method in one place, β, and who came (which is the same for all methods)."""
 
     def lines(metric: str) -> list[Line]:
-        return [Line(row.method, *study.curve(row, metric), chosen[row.method]) for row in rows]
+        return [_line(row.method, study.curve(row, metric), chosen[row.method]) for row in rows]
 
     made = []
     if study.accurate:
@@ -70,6 +74,10 @@ def place_charts(study: Study, rows: Sequence[Row], chosen: dict[str, int]) -> l
     return [*made, *attendance(study, rows[0])]
 
 
+def _line(label: str, curve: Curve, style: int) -> Line:
+    return Line(label, curve.rounds, curve.mean, curve.error, style, curve.ending)
+
+
 def attendance(study: Study, row: Row) -> list[Markup]:
     """How many came, and how old the remembered updates are: mean over seeds of one method, since all see the same."""
     charts = {
@@ -78,7 +86,7 @@ def attendance(study: Study, row: Row) -> list[Markup]:
     }
     made = []
     for title, metrics in charts.items():
-        found = [Line(name, *study.curve(row, metric), style) for metric, (name, style) in metrics.items()]
+        found = [_line(name, study.curve(row, metric), style) for metric, (name, style) in metrics.items()]
         drawn = [line for line in found if len(line.x)]
         if drawn:
             everyone = float(row.cell.runs[0].settings.num_clients)
@@ -130,7 +138,7 @@ def _companion(whole: Table, beta: str, where: str) -> Markup:
     def cell(p: float, swap: float) -> Markup:
         away = whole.behind_best((p, swap), beta)
         if np.isnan(away.mean):
-            return tag("td", "–")
+            return tag("td", tag("small", f"{away:.1%}") if away.diverged else "–")
         points = round(100 * away.mean, 1) + 0.0
         strength = min(5, round(5 * abs(points)))
         side = "up" if points > 0 else "down"
@@ -156,4 +164,6 @@ def _map(title: object, whole: Table, cell: object) -> Markup:
 
 
 def _points(gain: Estimate) -> str:
+    if gain.diverged:
+        return "diverged"
     return "–" if np.isnan(gain.mean) else f"{round(100 * gain.mean, 1) + 0.0:.1f}"

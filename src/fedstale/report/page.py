@@ -101,7 +101,7 @@ def _run(store: Store, subject: Subject) -> list[Markup]:
     charts = single.figures(store.run(info.id), info)
     caption = "The config" if one is None else "Settings that are not at their defaults"
     return [
-        tag("p", info.message, class_="message") if info.message else text(),
+        tag("p", info.reason, class_="message") if info.reason != info.status else text(),
         tag(
             "section",
             tag("h2", "Setting"),

@@ -34,24 +34,25 @@ def figures(run: Run, info: RunInfo) -> list[Markup]:
     """Every curve that the run recorded."""
     columns = {name: np.asarray(values, dtype=np.float64) for name, values in run.metrics().items()}
     x = columns.pop("round") + 1.0
+    ending = info.reason if info.diverged_in is not None else ""
     made = []
     if "accuracy" in columns:
-        made.append(_together("Test accuracy", GROUPS, x, columns, percent=True))
+        made.append(_together("Test accuracy", GROUPS, x, columns, ending, percent=True))
     losses = ("excess_loss", "test_loss", "train_loss", "beta")
-    made += [_alone(name, x, columns) for name in losses if name in columns]
+    made += [_alone(name, x, columns, ending) for name in losses if name in columns]
     who = run.participants()
     if any(map(len, who.values())):
         clients = max(int(came.max()) for came in who.values() if len(came)) + 1
         made.append(raster("Who came", who, max(clients, _clients(info))))
     elif "participants" in columns:
-        made.append(_alone("participants", x, columns))
+        made.append(_alone("participants", x, columns, ending))
     if "staleness_mean" in columns:
-        made.append(_together("Age of the remembered updates, in rounds", STALENESS, x, columns))
+        made.append(_together("Age of the remembered updates, in rounds", STALENESS, x, columns, ending))
     sizes = [name for name in ("update_norm", "p_error") if name in columns and np.nan_to_num(columns[name]).any()]
-    made += [_alone(name, x, columns) for name in sizes]
+    made += [_alone(name, x, columns, ending) for name in sizes]
     drawn = {*GROUPS, *STALENESS, *TITLES, *UNSEEN}
     others = [name for name in columns if name not in drawn]
-    made += [_alone(name, x, columns) for name in others[:OTHERS] if np.isfinite(columns[name]).any()]
+    made += [_alone(name, x, columns, ending) for name in others[:OTHERS] if np.isfinite(columns[name]).any()]
     return [*made, *_clients_charts(run)]
 
 
@@ -61,7 +62,8 @@ def last_numbers(info: RunInfo) -> Markup:
         tag("tr", tag("th", name, scope="row"), tag("td", f"{value:.6g}" if np.isfinite(value) else "–", class_="n"))
         for name, value in info.summary.items()
     ]
-    return table("The last value of every metric", ("metric", "value"), rows, ("value",), class_="narrow")
+    caption = "The last value of every metric" + ("" if info.diverged_in is None else f" before it {info.reason}")
+    return table(caption, ("metric", "value"), rows, ("value",), class_="narrow")
 
 
 def _clients(info: RunInfo) -> int:
@@ -69,18 +71,18 @@ def _clients(info: RunInfo) -> int:
     return known if isinstance(known, int) and known < 10**6 else 0
 
 
-def _alone(name: str, x: Float, columns: dict[str, Float]) -> Markup:
+def _alone(name: str, x: Float, columns: dict[str, Float], ending: str) -> Markup:
     log = name == "excess_loss"
     limits = (-0.03, 1.03) if name == "beta" else None
-    return line_chart(TITLES.get(name, name), [Line(name, x, columns[name], None, 5)], log=log, limits=limits)
+    return line_chart(TITLES.get(name, name), [Line(name, x, columns[name], None, 5, ending)], log=log, limits=limits)
 
 
 def _together(
-    title: str, names: dict[str, str], x: Float, columns: dict[str, Float], *, percent: bool = False
+    title: str, names: dict[str, str], x: Float, columns: dict[str, Float], ending: str, *, percent: bool = False
 ) -> Markup:
     styles = (5, 3, 6)
     lines = [
-        Line(label, x, columns[name], None, style)
+        Line(label, x, columns[name], None, style, ending)
         for (name, label), style in zip(names.items(), styles, strict=False)
         if name in columns
     ]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import Float, InvalidInput
-from ..simulation.comparison import Cell as Number
+from ..analysis import Curve, Estimate, over_seeds
+from ..checks import InvalidInput
 from ..simulation.comparison import Method
 from ..simulation.settings import Settings, settings
 from ..store import RunInfo, Store
@@ -42,7 +42,7 @@ class Row:
     method: str
     cell: Cell
     infos: tuple[RunInfo, ...]
-    numbers: dict[str, Number] = field(default_factory=dict)
+    numbers: dict[str, Estimate] = field(default_factory=dict)
     """Mean and standard error over seeds, by metric, of the last tenth of the rounds."""
 
 
@@ -80,7 +80,7 @@ class Study:
         """The runs with their score, the larger the better: the accuracy, or minus the excess loss."""
         sign = 1.0 if self.accurate else -1.0
         return [
-            Measured(one, sign * tail_of(self.store, one, info, self.metric), info.summary, info.message)
+            Measured(one, sign * tail_of(self.store, one, info, self.metric), info.summary, info.diverged_in)
             for one, info in self.found
         ]
 
@@ -102,7 +102,14 @@ class Study:
             rows.append(Row(self.place(one), label(one), cell, mine, self._numbers(one, mine)))
         # Stable: equal ones stay as they came.
         order = {name: k for k, name in enumerate(sorted({row.method for row in rows}, key=method_order))}
-        return sorted(rows, key=lambda row: ([_order(value) for _, value in row.place], order[row.method]))
+        return sorted(
+            rows,
+            key=lambda row: (
+                [_order(value) for _, value in row.place],
+                bool(row.cell.estimate.diverged),  # no number, no rank
+                order[row.method],
+            ),
+        )
 
     def place(self, one: Settings) -> Place:
         """Where a run stands."""
@@ -149,24 +156,20 @@ class Study:
         wanted = [(p, swap) for p in dict.fromkeys(ends[0]) for swap in dict.fromkeys(reversed(ends[1]))]
         return [part[at] for at in wanted if at in part]
 
-    def _numbers(self, one: Settings, infos: Sequence[RunInfo]) -> dict[str, Number]:
+    def _numbers(self, one: Settings, infos: Sequence[RunInfo]) -> dict[str, Estimate]:
         names = [name for name in ("accuracy_group0", "accuracy_group1", "beta") if name in infos[0].summary]
-        return {name: Number.of([tail_of(self.store, one, info, name) for info in infos]) for name in names}
+        return {name: Estimate.of(tail_of(self.store, one, info, name) for info in infos) for name in names}
 
-    def curve(self, row: Row, metric: str) -> tuple[Float, Float, Float]:
-        """Rounds, mean and standard error of a metric over the seeds, at the rounds that any seed has."""
-        found = []
+    def curve(self, row: Row, metric: str) -> Curve:
+        """A metric over the seeds, at the rounds that any seed has."""
+        series = []
         for info in row.infos:
-            if metric in info.summary:
-                columns = self.store.run(info.id).metrics([metric])
-                good = np.isfinite(columns[metric])
-                found.append((columns["round"][good] + 1, columns[metric][good]))
-        rounds = np.unique(np.concatenate([at for at, _ in found] or [np.empty(0)]))
-        values = np.full((len(found), len(rounds)), np.nan)
-        for k, (at, column) in enumerate(found):
-            values[k, np.searchsorted(rounds, at)] = column
-        numbers = [Number.of(column.tolist()) for column in values.T]
-        return rounds, np.array([one.mean for one in numbers]), np.array([one.error for one in numbers])
+            known = metric in info.summary
+            columns = (
+                self.store.run(info.id).metrics([metric]) if known else {"round": np.empty(0), metric: np.empty(0)}
+            )
+            series.append((columns["round"], columns[metric]))
+        return over_seeds(series, [info.diverged_in for info in row.infos])
 
 
 def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[RunInfo]]:
@@ -174,10 +177,10 @@ def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[R
     found: dict[str, dict[str, tuple[Settings, RunInfo]]] = {}
     others = []
     for info in infos:
-        if info.status != "finished":
+        if not info.ended:
             continue
         one = normal(info)
-        judged = {"accuracy", "excess_loss"} & info.summary.keys() or info.message.startswith("diverged")
+        judged = {"accuracy", "excess_loss"} & info.summary.keys() or info.diverged_in is not None
         if one is None or not judged:
             others.append(info)
         else:  # the newest of equals comes first

@@ -6,15 +6,16 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .. import __version__
+from ..analysis import Estimate
 from ..paper import claims, fig1
 from ..paper.grids import AUTOS, BETAS, P_MIN, SEEDS, SWAPS, Extent
 from ..paper.table import Table
-from ..simulation.comparison import Cell as Number
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
 from ..sweeps import results
@@ -31,7 +32,6 @@ VERDICTS = {claims.HELD: "yes", claims.NOT_HELD: "no", claims.NOT_DECIDED: "open
 def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
     """What, when, with which versions."""
     counts = Counter(info.status for info in subject.infos)
-    diverged = sum(info.message.startswith("diverged") for info in subject.infos)
     runs = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
     rows: list[tuple[str, object]] = [(subject.kind, subject.name)]
     if subject.kind != "store":
@@ -39,9 +39,10 @@ def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
     if subject.kind == "run":
         info = subject.infos[0]
         rows.append(("id", info.id))
-        rows.append(("status", f"{info.status}, {info.rounds_done:,} of {info.rounds_total or '?'} rounds"))
+        how = info.reason if info.ended else info.status
+        rows.append(("status", f"{how}, {info.rounds_done:,} of {info.rounds_total or '?'} rounds"))
     else:
-        rows.append(("runs", runs + (f" ({diverged:,} of them diverged)" if diverged else "")))
+        rows.append(("runs", runs))
     if subject.infos:
         first = min(info.created for info in subject.infos)
         rows.append(("from – to", f"{moment(first)} – {moment(max(info.updated for info in subject.infos))} UTC"))
@@ -114,13 +115,11 @@ def _caption(study: Study, *, several: bool) -> str:
 
 
 def _cells(row: Row, best: float, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
-    own = Number(row.cell.mean if accurate else -row.cell.mean, row.cell.error, len(row.infos))
-    shown = f"{own:.1%}" if accurate else f"{own:.3g}"
-    if np.isnan(own.mean):
-        shown = "diverged" if any(run.diverged for run in row.cell.runs) else "–"
+    own = row.cell.estimate
+    shown = f"{own:.1%}" if accurate else f"{replace(own, mean=-own.mean):.3g}"
     first = row.cell.mean == best
     cells = [tag("td", row.method, class_="w"), tag("td", tag("b", shown) if first else shown, class_="n")]
-    missing = Number.of([])
+    missing = Estimate.of([])
     if grouped:
         cells += [
             tag("td", f"{row.numbers.get(name, missing):.1%}", class_="n")
@@ -141,17 +140,20 @@ def troubles(infos: Sequence[RunInfo]) -> Markup | None:
     ended = [info for info in infos if info.status != "finished"]
     if not ended:
         return None
+    ended.sort(key=lambda info: info.status == "diverged")  # what can be run again comes first
     rows = [
         tag(
             "tr",
             tag("th", info.name or info.id, scope="row"),
             tag("td", info.status),
             tag("td", f"{info.rounds_done:,} of {info.rounds_total or '?'}", class_="n"),
-            tag("td", info.message),
+            tag("td", info.reason if info.reason != info.status else ""),
         )
         for info in ended[:LISTED]
     ]
-    caption = "Runs that are not finished" + (f": the newest {LISTED} of {len(ended):,}" if len(ended) > LISTED else "")
+    caption = "Runs that did not come to their last round" + (
+        f": the first {LISTED} of {len(ended):,}" if len(ended) > LISTED else ""
+    )
     return table(caption, ("run", "status", "rounds", "message"), rows, ("rounds",))
 
 

@@ -59,8 +59,11 @@ class StoreRun(Callback):
         """Save where the run stands and say how it ended; an interrupted run can be resumed."""
         if reason != "failed" and simulation.whole and self._recorded == simulation.state.round:
             self.save(simulation)
-        status = reason if reason in ("interrupted", "failed") else "finished"
-        self.run.finish(status, "" if reason == status else f"{reason} in round {simulation.state.round}")
+        if reason == "stopped":
+            self.run.finish("finished", f"stopped after round {simulation.state.round}")
+        else:
+            diverged_in = simulation.state.round + 1 if reason == "diverged" else None
+            self.run.finish(reason, diverged_in=diverged_in)
 
 
 def _probabilities(simulation: Simulation, t: int) -> dict[str, Float]:

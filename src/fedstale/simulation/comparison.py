@@ -6,10 +6,12 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..checks import Float, fail, positive_int
+from ..analysis import Curve, Estimate, over_seeds
+from ..checks import fail, positive_int
 from ..rules import OPTIMIZERS, RULES
 from ..tasks.quadratic import Quadratic
 from ..tasks.swap import swap_text
@@ -76,30 +78,6 @@ ALL = (
 """Every method by its default, the approximate memories, and FedStale with each server optimiser."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Mean and standard error over seeds of one metric of one method."""
-
-    mean: float
-    error: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Cell:
-        """NaN where nothing was measured; the error needs two seeds."""
-        good = np.array([value for value in values if np.isfinite(value)])
-        if not good.size:
-            return cls(float("nan"), float("nan"), 0)
-        error = float(good.std(ddof=1) / np.sqrt(good.size)) if good.size > 1 else float("nan")
-        return cls(float(good.mean()), error, int(good.size))
-
-    def __format__(self, spec: str) -> str:
-        """Mean ± error, each by the given format."""
-        if np.isnan(self.mean):
-            return "–"
-        return f"{self.mean:{spec}}" + ("" if np.isnan(self.error) else f" ± {self.error:{spec}}")
-
-
 @dataclass
 class Comparison:
     """The results of a comparison, by method and seed."""
@@ -112,77 +90,85 @@ class Comparison:
     @property
     def metric(self) -> str:
         """What methods are compared by: the test accuracy, or the excess loss of a quadratic."""
-        first = next(iter(next(iter(self.results.values())).values()))
-        return "accuracy" if "accuracy" in first.metrics else "excess_loss"
+        return "excess_loss" if self.settings.task == "quadratic" else "accuracy"
 
-    def cell(self, method: Method, metric: str, how: str = "final") -> Cell:
+    def diverged(self, method: Method) -> dict[int, int]:
+        """The rounds, counted from 1, in which seeds of a method diverged, by seed."""
+        runs = self.results.get(method, {})
+        return {seed: run.diverged_in for seed, run in runs.items() if run.diverged_in is not None}
+
+    def estimate(self, method: Method, metric: str, how: str = "final") -> Estimate:
         """A metric of a method over the seeds: "final", "tail" (mean of the last tenth) or "sum" over the run."""
+        runs = self.results.get(method, {}).values()
         values = []
-        for run in self.results.get(method, {}).values():
+        for run in runs:
             if how == "sum":
                 values.append(float(np.nansum(run.metrics.get(metric, np.array([np.nan])))))
             else:
                 values.append(run.tail(metric) if how == "tail" else run.final(metric))
-        return Cell.of(values)
+        return Estimate.of(values, [run.diverged_in for run in runs])
 
     @property
     def swap_text(self) -> str:
         """The label swap, with the shares of labels that it came to in training and test, means over the seeds."""
-        first = self.methods[0]
-        return swap_text(self.settings.swap, *(self.cell(first, name).mean for name in ("swap_train", "swap_test")))
+        runs = [run for runs in self.results.values() for run in runs.values()]
+        shares = [[run.final(name) for run in runs] for name in ("swap_train", "swap_test")]
+        # Of the data, the same for every method: a run that diverged before it was evaluated does not hide them.
+        known = [[share for share in found if not np.isnan(share)] for found in shares]
+        return swap_text(self.settings.swap, *(float(np.mean(found)) if found else float("nan") for found in known))
 
-    def curve(self, method: Method, metric: str) -> tuple[Float, Float, Float]:
-        """Rounds, mean and standard error of a metric over the seeds, at the rounds it was measured."""
-        runs = list(self.results[method].values())
-        length = max(len(run.metrics.get(metric, ())) for run in runs)
-        table = np.full((len(runs), length), np.nan)
-        for k, run in enumerate(runs):
-            values = run.metrics.get(metric, np.array([]))
-            table[k, : len(values)] = values
-        at = np.flatnonzero(np.isfinite(table).any(axis=0))
-        count = np.isfinite(table[:, at]).sum(axis=0)
-        mean = np.nanmean(table[:, at], axis=0)
-        spread = np.sqrt(np.nansum((table[:, at] - mean) ** 2, axis=0) / np.maximum(count - 1, 1) / count)
-        return at.astype(np.float64) + 1, mean, np.where(count > 1, spread, np.nan)
+    def curve(self, method: Method, metric: str) -> Curve:
+        """A metric over the seeds, at the rounds it was measured."""
+        runs = self.results[method].values()
+        columns = [run.metrics.get(metric, np.array([])) for run in runs]
+        series = [(np.arange(len(values)), values) for values in columns]
+        return over_seeds(series, [run.diverged_in for run in runs])
 
-    def rows(self) -> list[dict[str, Cell | str]]:
-        """The table: one row per method."""
-        rows: list[dict[str, Cell | str]] = []
-        for method in self.methods:
-            if method not in self.results:
-                continue
-            rows.append(
-                {
-                    "method": method.label,
-                    self.metric: self.cell(method, self.metric, "tail"),
-                    "group 0": self.cell(method, "accuracy_group0", "tail"),
-                    "group 1": self.cell(method, "accuracy_group1", "tail"),
-                    "beta": self.cell(method, "beta", "tail"),
-                    "bytes": self.cell(method, "bytes_up", "sum"),
-                    "bytes down": self.cell(method, "bytes_down", "sum"),
-                    "server bytes": self.cell(method, "server_bytes"),
-                    "rounds lost": self.cell(method, "rounds_lost"),
-                    "seconds": self.cell(method, "seconds", "sum"),
-                }
-            )
-        return rows
+    def rows(self) -> list[dict[str, Estimate | str]]:
+        """The table: one row per method, those of which a seed diverged last."""
+        known = [method for method in self.methods if method in self.results]
+        return [self._row(method) for method in sorted(known, key=lambda method: bool(self.diverged(method)))]
+
+    def _row(self, method: Method) -> dict[str, Estimate | str]:
+        return {
+            "method": method.label,
+            self.metric: self.estimate(method, self.metric, "tail"),
+            "group 0": self.estimate(method, "accuracy_group0", "tail"),
+            "group 1": self.estimate(method, "accuracy_group1", "tail"),
+            "beta": self.estimate(method, "beta", "tail"),
+            "bytes": self.estimate(method, "bytes_up", "sum"),
+            "bytes down": self.estimate(method, "bytes_down", "sum"),
+            "server bytes": self.estimate(method, "server_bytes"),
+            "rounds lost": self.estimate(method, "rounds_lost"),
+            "seconds": self.estimate(method, "seconds", "sum"),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """The table as plain values: mean, standard error and number of seeds of every column.
+
+        A method of which seeds diverged has no means; "diverged in" has the round of each such seed.
+        """
+        found = []
+        for row in self.rows():
+            flat: dict[str, Any] = {}
+            for name, value in row.items():
+                if isinstance(value, str):
+                    flat[name] = value
+                else:
+                    flat |= {name: value.mean, f"{name} error": value.error, f"{name} seeds": value.count}
+                    flat["diverged in"] = list(value.diverged)
+            found.append(flat)
+        return found
 
     def to_csv(self, path: Path) -> None:
-        """Write mean, standard error and number of seeds of every column."""
+        """Write `records`, one line per method."""
         from ..durable import replacing
 
-        rows = self.rows()
+        records = self.records()
         with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            names = [name for name in rows[0] if name != "method"]
-            writer.writerow(["method", *(f"{name}{part}" for name in names for part in ("", " error", " seeds"))])
-            for row in rows:
-                line: list[object] = [row["method"]]
-                for name in names:
-                    cell = row[name]
-                    if isinstance(cell, Cell):
-                        line += [cell.mean, cell.error, cell.count]
-                writer.writerow(line)
+            writer = csv.DictWriter(file, list(records[0]))
+            writer.writeheader()
+            writer.writerows(one | {"diverged in": " ".join(map(str, one["diverged in"]))} for one in records)
 
 
 def compare(

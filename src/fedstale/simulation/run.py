@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..analysis import TAIL, tail
 from ..checks import Float, InvalidInput
 from ..federation import Ints
 from ..interrupts import postponed
@@ -36,7 +37,11 @@ class Result:
     label
         What the run is called in tables.
     reason
-        How it ended: "finished", "stopped" or "diverged".
+        How it ended: "finished", "stopped" (by a callback) or "diverged" (an update was not finite).
+    rounds_planned
+        How many rounds it was to have.
+    diverged_in
+        The round in which it diverged, counted from 1; None for a run that did not.
     metrics
         One array per metric, one entry per round, NaN where it was not measured.
     participants
@@ -49,6 +54,8 @@ class Result:
 
     label: str
     reason: str
+    rounds_planned: int
+    diverged_in: int | None
     metrics: dict[str, Float]
     participants: list[Ints]
     per_client: tuple[Ints, Float] | None
@@ -60,16 +67,23 @@ class Result:
         return self.state.model
 
     def final(self, metric: str = "accuracy") -> float:
-        """The last measured value of a metric; NaN when there is none."""
+        """The last measured value of a metric; NaN when there is none.
+
+        Of a run that diverged it is the last one before that (see `diverged_in`): where it stood, not what it reached.
+        What runs are compared by is `tail`.
+        """
         values = self.metrics.get(metric, np.array([]))
-        measured = values[np.isfinite(values)]
+        measured = values[~np.isnan(values)]
         return float(measured[-1]) if measured.size else float("nan")
 
-    def tail(self, metric: str = "accuracy", share: float = 0.1) -> float:
-        """The mean over the evaluations in the last `share` of the rounds: less noise than the last one alone."""
+    def tail(self, metric: str = "accuracy", share: float = TAIL) -> float:
+        """The mean over the evaluations in the last `share` of the rounds; NaN for a run that diverged.
+
+        A run that was stopped early is judged by the rounds it has: see `fedstale.analysis.tail`.
+        """
         values = self.metrics.get(metric, np.array([]))
-        last = values[int(len(values) * (1 - share)) :]
-        return float(np.nanmean(last)) if np.isfinite(last).any() else float("nan")
+        done, planned = len(values), self.rounds_planned
+        return tail(np.arange(done), values, planned=planned, done=done, diverged_in=self.diverged_in, share=share)
 
     def to_csv(self, path: str | Path) -> None:
         """Write one line per round."""
@@ -94,6 +108,8 @@ def result(simulation: Simulation, reason: str, label: str) -> Result:
     return Result(
         label=label,
         reason=reason,
+        rounds_planned=simulation.rounds,
+        diverged_in=simulation.state.round + 1 if reason == "diverged" else None,
         metrics={name: simulation.column(name) for name in names},
         participants=[record.participants for record in records],
         per_client=per_client,

@@ -22,7 +22,6 @@ from .info import CHECKSUM, checksum
 _APPLICATION = 0x66737431  # marks the file as ours
 PATIENCE = 30.0
 """Seconds to wait for another writer."""
-_BRIDGED = (1, 2)  # the old and the new format that `_as_new` reads alike
 _LOOKED_THROUGH = 1 << 27
 """Bytes up to which a file is looked through when it is opened: about seven seconds a gigabyte."""
 
@@ -61,10 +60,15 @@ _STEPS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (run, kind, name, first)
         )""",
     ),
-    # SQLite has no checksums of its own. A run that an older version may still be writing is left without one.
+    # SQLite has no checksums of its own.
+    ("ALTER TABLE run ADD COLUMN checksum INTEGER",),
+    # A run that diverged was a finished one with a message that counted its rounds from 0.
     (
-        "ALTER TABLE run ADD COLUMN checksum INTEGER",
-        f"UPDATE run SET checksum = {CHECKSUM} WHERE status <> 'running'",  # noqa: S608
+        "ALTER TABLE run ADD COLUMN diverged_in INTEGER",
+        "UPDATE run SET status = 'diverged', diverged_in = CAST(substr(message, 19) AS INTEGER) + 1, message = '' "
+        "WHERE status = 'finished' AND message LIKE 'diverged in round %'",
+        # One that an older version may still be writing is left without a checksum.
+        f"UPDATE run SET checksum = CASE status WHEN 'running' THEN NULL ELSE {CHECKSUM} END",  # noqa: S608
     ),
 )
 
@@ -180,8 +184,6 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        if mode == "ro":
-            self._as_new(connection)
         return connection
 
     def _link(self, options: str) -> sqlite3.Connection:
@@ -189,13 +191,6 @@ class Database:
         link = sqlite3.connect(uri, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False)
         link.create_function("checksum_of", -1, checksum, deterministic=True)
         return link
-
-    def _as_new(self, connection: sqlite3.Connection) -> None:
-        """Let a file of the first format, which only a writer brings up to date, be read as if it were of this one."""
-        columns = [row[1] for row in connection.execute("PRAGMA table_info(run)")]
-        if columns and "checksum" not in columns:
-            connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute("CREATE TEMP VIEW run AS SELECT *, NULL AS checksum FROM main.run")
 
     def _settle(self, connection: sqlite3.Connection) -> None:
         deadline = time.monotonic() + self._patience
@@ -219,7 +214,7 @@ class Database:
                 f"store {self.file} has format {found}, written by fedstale {written_by}; "
                 f"this is fedstale {__version__}, which reads formats up to {newest}: upgrade fedstale"
             )
-        if found < newest and self.read_only and (found, newest) != _BRIDGED:
+        if found < newest and self.read_only:
             raise StoreError(f"store {self.file} has the old format {found}: open it once for writing")
         if found < newest and not self.read_only:
             self._upgrade()

@@ -1,7 +1,7 @@
 """Runs as one table for other programs: CSV or Parquet, one line per run and round.
 
-Columns: run, name, sweep, status, the config keys in which the runs differ ("config.beta"), round, the metrics. A
-value that was not recorded is empty; one that was NaN says so.
+Columns: run, name, sweep, status, diverged_in (counted from 1), the config keys in which the runs differ
+("config.beta"), round (from 0), the metrics. A value that was not recorded is empty; one that was NaN says so.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def write_parquet(store: Store, target: str | Path, runs: Iterable[str | RunInfo
         raise StoreError('Parquet needs pyarrow: pip install "fedstale[parquet]"') from None
     table = _Table(store, runs)
     numeric = [all(not isinstance(row[k], str) for row in table.settings) for k in range(len(table.keys))]
-    kinds = [pa.string()] * 4 + [pa.float64() if number else pa.string() for number in numeric]
+    kinds = [pa.string()] * 4 + [pa.int64()] + [pa.float64() if number else pa.string() for number in numeric]
     kinds += [pa.int64()] + [pa.float64()] * len(table.metrics)
     schema = pa.schema(list(zip(table.header, kinds, strict=True)))
     with replacing(Path(target)) as path, ParquetWriter(path, schema) as writer:
         batches: list[Any] = []
         for constants, rounds, columns in table.parts():
             fixed = [
-                None if value is None else float(value) if kind == pa.float64() else _text(value)
+                value if value is None or kind == pa.int64() else float(value) if kind == pa.float64() else _text(value)
                 for value, kind in zip(constants, kinds, strict=False)
             ]
             arrays = [pa.repeat(pa.scalar(value, kind), len(rounds)) for value, kind in zip(fixed, kinds, strict=False)]
@@ -79,7 +79,15 @@ class _Table:
         self.keys = [key for key in keys if len({leaf.get(key) for leaf in leaves}) > 1]
         self.settings = [[_value(leaf.get(key)) for key in self.keys] for leaf in leaves]
         self.metrics = sorted({name for info in self._infos for name in info.summary})
-        self.header = ["run", "name", "sweep", "status", *(f"config.{key}" for key in self.keys), "round"]
+        self.header = [
+            "run",
+            "name",
+            "sweep",
+            "status",
+            "diverged_in",
+            *(f"config.{key}" for key in self.keys),
+            "round",
+        ]
         self.header += self.metrics
 
     def parts(self) -> Iterator[tuple[list[Any], NDArray[np.int64], list[tuple[NDArray[Any], NDArray[np.bool_]]]]]:
@@ -93,7 +101,7 @@ class _Table:
                     places = np.searchsorted(rounds, found[name].rounds)
                     values[places], missing[places] = found[name].values, False
                 columns.append((values, missing))
-            yield [info.id, info.name, info.sweep, info.status, *chosen], rounds, columns
+            yield [info.id, info.name, info.sweep, info.status, info.diverged_in, *chosen], rounds, columns
 
 
 def _lines(table: _Table, file: IO[str]) -> None:

@@ -16,7 +16,7 @@ Row = tuple[int, str, int, bytes]
 
 Number = float | int | np.number[Any]
 
-RESERVED = ("run", "name", "sweep", "status", "round")
+RESERVED = ("run", "name", "sweep", "status", "diverged_in", "round")
 """Columns of an export, which a metric may not be named after."""
 
 

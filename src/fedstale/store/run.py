@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, choose, positive_int, unknown
+from ..checks import Float, choose, fail, positive_int, unknown
 from ..durable import Lock
 from .blocks import Ints, Kind, Series, decode, encode, join, matrix, opened, sealed, summed
 from .errors import StoreError, damaged
@@ -42,6 +42,7 @@ class Run:
         self.folder: Path = run_folder(store.folder, id)
         self._store, self._key, self._lock = store, key, lock
         self._status, self._message = "running", ""
+        self._diverged_in: int | None = None
         self._recorder = Recorder(-1, {})
         self._tried = time.monotonic()
         if lock is not None:
@@ -119,16 +120,30 @@ class Run:
             self._save(connection, last, summary)
         self._recorder = Recorder(last, summary)
 
-    def finish(self, status: str = "finished", message: str = "") -> None:
-        """Commit everything, set the status ("finished", "failed" or "interrupted") and let the lock go."""
+    def finish(self, status: str = "finished", message: str = "", *, diverged_in: int | None = None) -> None:
+        """Commit everything, set the status and let the lock go.
+
+        Parameters
+        ----------
+        status
+            "finished", "diverged", "failed" or "interrupted".
+        message
+            Why, where the status does not say it.
+        diverged_in
+            The round in which it diverged, counted from 1; with that status, and no other.
+        """
         self._must_write()
-        choose("status", status, dict.fromkeys(("finished", "failed", "interrupted")))
+        choose("status", status, dict.fromkeys(("finished", "diverged", "failed", "interrupted")))
+        if (status == "diverged") != (diverged_in is not None):
+            raise fail("diverged_in", diverged_in, "a run that diverged has the round, and no other run has")
+        if diverged_in is not None:
+            diverged_in = positive_int("diverged_in", diverged_in)
         with self._store.database.mutex:
-            self._status, self._message = status, message
+            self._status, self._message, self._diverged_in = status, message, diverged_in
             try:
                 self._store.flush(self)
             except BaseException:
-                self._status, self._message = "running", ""
+                self._status, self._message, self._diverged_in = "running", "", None
                 raise
             self.release()
 
@@ -177,9 +192,9 @@ class Run:
     def _save(self, connection: sqlite3.Connection, last: int, summary: dict[str, float]) -> None:
         # The clock may have gone backwards: a run is never older than it was.
         connection.execute(
-            "UPDATE run SET status = ?, message = ?, updated = max(updated, ?), rounds_done = ?, summary = ? "
-            "WHERE key = ?",
-            (self._status, self._message, time.time(), last + 1, json.dumps(summary), self._key),
+            "UPDATE run SET status = ?, message = ?, diverged_in = ?, updated = max(updated, ?), rounds_done = ?, "
+            "summary = ? WHERE key = ?",
+            (self._status, self._message, self._diverged_in, time.time(), last + 1, json.dumps(summary), self._key),
         )
         connection.execute(SEAL, (self._key,))
 

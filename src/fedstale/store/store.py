@@ -140,7 +140,8 @@ class Store:
         lock = Lock(lock_file(run_folder(self.folder, id)), f"run {id}")
         try:
             with self.database.write() as connection:
-                change = "UPDATE run SET status = 'running', message = '', updated = max(updated, ?) WHERE key = ?"
+                change = "UPDATE run SET status = 'running', message = '', diverged_in = NULL, "
+                change += "updated = max(updated, ?) WHERE key = ?"
                 if not connection.execute(change, (time.time(), key)).rowcount:
                     raise StoreError(f"run {id} was deleted")
                 connection.execute(SEAL, (key,))

@@ -101,7 +101,8 @@ def alone(chosen: Settings) -> Outcome:
         if "accuracy" in record.metrics or "excess_loss" in record.metrics:
             metrics = {name: value for name, value in record.metrics.items() if name != "seconds"}
             outcome.rows.append((record.round, metrics))
-    outcome.reason = reason if reason == "finished" else f"{reason} in round {simulation.state.round}"
+    outcome.reason = reason
+    outcome.diverged_in = simulation.state.round + 1 if reason == "diverged" else None
     return outcome
 
 

@@ -22,5 +22,5 @@ def identity(config: Mapping[str, Any]) -> str:
 
 
 def finished(store: Store) -> dict[str, RunInfo]:
-    """Return the finished runs of a store by identity, the newest of equals."""
-    return {identity(info.config): info for info in reversed(store.runs(status="finished"))}
+    """Return the runs of a store that came to their end (or diverged) by identity, the newest of equals."""
+    return {identity(info.config): info for info in reversed(store.runs()) if info.ended}

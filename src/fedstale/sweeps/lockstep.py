@@ -113,7 +113,7 @@ class Lockstep:
             clients, delta = self._round(t)
             good = torch.isfinite(delta).all(1).numpy()[: len(self.runs)]
             for k in np.flatnonzero(alive & ~good):
-                outcomes[k].reason = f"diverged in round {t}"
+                outcomes[k].reason, outcomes[k].diverged_in = "diverged", t + 1
             alive &= good
             if not alive.any():
                 break

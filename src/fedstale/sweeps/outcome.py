@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-TAIL = 0.1
-"""Runs are judged by the mean test accuracy over the evaluations in this last share of their rounds."""
+from ..analysis import tail
 
 Row = tuple[int, dict[str, float]]
 """A round that was evaluated, and its metrics."""
@@ -23,18 +22,22 @@ class Outcome:
     rows
         The evaluated rounds; a sweep keeps no others.
     reason
-        "finished", "diverged in round t", or for a failed run the error.
+        "finished", "diverged", or for a failed run the error.
     failed
         Whether it ended by an error.
+    diverged_in
+        The round in which it diverged, counted from 1; None for a run that did not.
     """
 
     config: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     reason: str = "finished"
     failed: bool = False
+    diverged_in: int | None = None
 
-
-def tail(rows: list[Row], rounds: int, metric: str = "accuracy") -> float:
-    """Mean of a metric over the evaluations in the last tenth of the rounds, as `simulation.Result.tail`; or NaN."""
-    last = [values[metric] for t, values in rows if t >= int(rounds * (1 - TAIL)) and metric in values]
-    return sum(last) / len(last) if last else float("nan")
+    def tail(self, rounds: int, metric: str = "accuracy") -> float:
+        """What the run, planned for so many rounds, is judged by: `fedstale.analysis.tail`."""
+        at = [t for t, _ in self.rows]
+        values = [row.get(metric, float("nan")) for _, row in self.rows]
+        done = at[-1] + 1 if at else 0
+        return tail(at, values, planned=rounds, done=done, diverged_in=self.diverged_in)

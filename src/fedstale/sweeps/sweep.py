@@ -17,7 +17,7 @@ from ..store import Store
 from .batches import Batch, plan
 from .executors import Executor, in_process
 from .identity import finished, identity
-from .outcome import Outcome, tail
+from .outcome import Outcome
 
 
 @dataclass
@@ -108,10 +108,10 @@ def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progre
             progress.failures.append((one, outcome.reason))
             run.finish("failed", outcome.reason)
         else:
-            run.finish("finished", "" if outcome.reason == "finished" else outcome.reason)
+            run.finish("finished" if outcome.diverged_in is None else "diverged", diverged_in=outcome.diverged_in)
 
 
 def _judged(outcome: Outcome, one: Settings) -> dict[str, float]:
     """What runs are compared by, kept with the last round: the accuracy, or on a quadratic the excess loss."""
-    known = {f"{metric}_tail": tail(outcome.rows, one.total_rounds, metric) for metric in ("accuracy", "excess_loss")}
+    known = {f"{metric}_tail": outcome.tail(one.total_rounds, metric) for metric in ("accuracy", "excess_loss")}
     return {name: value for name, value in known.items() if not math.isnan(value)}

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..analysis import Estimate
 from .results import Measured
 
 Key = tuple[tuple[str, str], ...]
@@ -47,15 +48,19 @@ class Cell:
         return {run.settings.seed: run.accuracy for run in self.runs}
 
     @property
+    def estimate(self) -> Estimate:
+        """Accuracy over the seeds; none, but the rounds, when a seed diverged at every rate."""
+        return Estimate.of((run.accuracy for run in self.runs), [run.diverged_in for run in self.runs])
+
+    @property
     def mean(self) -> float:
-        """Mean accuracy over the seeds; NaN when a seed diverged at every rate."""
-        return float(np.mean(list(self.values.values())))
+        """Of the estimate."""
+        return self.estimate.mean
 
     @property
     def error(self) -> float:
-        """Standard error of the mean; NaN for a single seed."""
-        values = list(self.values.values())
-        return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+        """Of the estimate."""
+        return self.estimate.error
 
 
 def setting_key(run: Measured, *leave_out: str) -> Key:

@@ -1,0 +1,73 @@
+"""A metric over the rounds, mean over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import Float
+from .estimate import diverged_text
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Mean and standard error over seeds at every evaluated round.
+
+    Attributes
+    ----------
+    rounds
+        Counted from 1, shape (R,).
+    mean, error
+        Shape (R,); the error is NaN where one seed is all there is.
+    seeds
+        How many there are.
+    diverged
+        The rounds, counted from 1, in which seeds diverged. The curve ends before the first of them: from there on its
+        mean would be one of the seeds that happened to survive.
+    """
+
+    rounds: Float
+    mean: Float
+    error: Float
+    seeds: int
+    diverged: tuple[int, ...] = ()
+
+    @property
+    def ending(self) -> str:
+        """How it ends if seeds diverged: "diverged in round 17 (1 of 3 seeds)"; otherwise nothing."""
+        return diverged_text(self.diverged, self.seeds) if self.diverged else ""
+
+
+def over_seeds(series: Sequence[tuple[ArrayLike, ArrayLike]], diverged: Iterable[int | None] = ()) -> Curve:
+    """Put the seeds of a method together.
+
+    Parameters
+    ----------
+    series
+        For each seed the indices of rounds, from 0, and the metric in them, NaN where it was not measured. At every
+        round the mean is over the seeds that were evaluated there: one that is still going has no say beyond its end.
+    diverged
+        For each seed the round, counted from 1, in which it diverged, or None.
+    """
+    ended = tuple(round for round in diverged if round is not None)
+    found = [_measured(at, values) for at, values in series]
+    rounds = np.unique(np.concatenate([at for at, _ in found] or [np.empty(0, dtype=np.int64)]))
+    rounds = rounds[rounds + 1 < min(ended)] if ended else rounds
+    table = np.full((len(found), len(rounds)), np.nan)
+    for k, (at, values) in enumerate(found):
+        kept = np.isin(at, rounds)
+        table[k, np.searchsorted(rounds, at[kept])] = values[kept]
+    count = (~np.isnan(table)).sum(axis=0)
+    mean = np.nansum(table, axis=0) / np.maximum(count, 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        spread = np.sqrt(np.nansum((table - mean) ** 2, axis=0) / np.maximum(count - 1, 1) / np.maximum(count, 1))
+    return Curve(rounds + 1.0, mean, np.where(count > 1, spread, np.nan), len(series), ended)
+
+
+def _measured(at: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.int64], Float]:
+    rounds, metric = np.asarray(at, dtype=np.int64), np.asarray(values, dtype=np.float64)
+    good = ~np.isnan(metric)
+    return rounds[good], metric[good]
