@@ -36,7 +36,7 @@ P = np.where(np.arange(N) < N // 2, 1.0, P_MIN)  # Section 5.1: two groups
 
 
 def fedavg(fresh: Array, who: Array, p: Array, stale: Array) -> Array:
-    """Eq. 2. Minimises Σ p_i F_i / Σ p_j instead of F (Eqs. 3 and 4)."""
+    """Eq. 2. Minimises about Σ p_i F_i / Σ p_j instead of F (Eqs. 3 and 4)."""
     return fresh.mean(axis=0) if len(who) else np.zeros(stale.shape[1])
 
 

@@ -23,7 +23,9 @@ from fedstale.participation import (
     Forgetting,
     Known,
     Markov,
+    averaging_weights,
 )
+from tests.enumeration import participation_sets
 
 ESTIMATORS: list[Estimator] = [
     Known(np.linspace(0.1, 1.0, 8)),
@@ -183,6 +185,50 @@ def test_known_and_capped() -> None:
     state = single.init(2)
     single.grow(state, 5)
     np.testing.assert_array_equal(single.probabilities(state, [0, 4]), [0.3, 0.3])
+
+
+@pytest.mark.parametrize("p", [1.0, 0.5, 0.1, 0.02, 0.002])
+@pytest.mark.parametrize("cutoff", [1, 7, 50])
+def test_the_limit_of_fedau_is_the_mean_of_a_cut_off_interval(p: float, cutoff: int) -> None:
+    # By enumeration of the round in which the client comes, or the cutoff if it does not before.
+    chances = p * (1 - p) ** np.arange(cutoff)
+    mean = chances @ np.arange(1, cutoff + 1) + (1 - p) ** cutoff * cutoff
+    assert FedAU(cutoff).limit([p])[0] == pytest.approx(mean, rel=1e-9)
+    assert FedAU(None).limit([p])[0] == pytest.approx(1 / p)
+
+
+def test_the_weights_of_fedau_tend_to_their_limit_and_not_to_one_over_p() -> None:
+    p, clients, rounds = 0.02, 400, 3000
+    rng = np.random.default_rng(5)
+    estimator = FedAU()
+    state = estimator.init(clients)
+    for t in range(rounds):
+        estimator.observe(state, np.flatnonzero(rng.random(clients) < p), t)
+    weights = 1.0 / estimator.probabilities(state, np.arange(clients))
+    error = weights.std() / clients**0.5
+    limit = float(estimator.limit([p])[0])
+    assert limit == pytest.approx(31.79, abs=0.01)
+    assert abs(weights.mean() - limit) < 4 * error + 0.1  # of the order of one interval over all rounds
+    assert weights.mean() < 0.7 / p
+
+
+@pytest.mark.parametrize("p", [[1.0, 0.5], [1.0, 0.9, 0.5, 0.3, 0.1, 0.02], [0.3] * 5])
+def test_what_averaging_whoever_came_weighs(p: list[float]) -> None:
+    exact = np.zeros(len(p))
+    for chance, clients in participation_sets(np.array(p)):
+        exact[clients] += chance / max(1, len(clients))
+    np.testing.assert_allclose(averaging_weights(p), exact, rtol=1e-12)
+    assert exact.sum() == pytest.approx(1 - np.prod(1 - np.array(p)))
+    if p == [1.0, 0.5]:
+        np.testing.assert_allclose(exact, [0.75, 0.25])
+
+
+def test_the_table_of_methods_is_what_the_formula_gives() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    p = np.array([0.5, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002])
+    limit = FedAU().limit(p)
+    for name, row in (("limit of ω", limit), ("share", limit * p)):
+        assert f"| {name} | {' | '.join(f'{value:.3f}' for value in row)} |" in page
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)

@@ -3,6 +3,7 @@
 from .estimator import Estimator, EstimatorState
 from .estimators import BetaFrequency, Capped, FedAU, Forgetting, Known
 from .frequencies import Frequencies, frequencies, wilson
+from .inclusion import averaging_weights
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
 from .registry import ESTIMATORS, PROCESSES, SELECTIONS, make, make_estimator, make_selection
 from .selection import All, Fraction, LeastRecent, Participation, Selection, UniformSample
@@ -35,6 +36,7 @@ __all__ = [
     "TimeVarying",
     "Trace",
     "UniformSample",
+    "averaging_weights",
     "frequencies",
     "make",
     "make_estimator",

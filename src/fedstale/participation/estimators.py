@@ -84,7 +84,7 @@ class FedAU(Estimator):
 
     An interval ends with a participation, or with the cutoff when a client has been absent for so many
     rounds; the interval that ends now counts only from the next round on. Lengths are summed as integers:
-    nothing rounds.
+    nothing rounds. The cutoff leaves a bias that does not go away: see `limit`.
 
     Parameters
     ----------
@@ -97,6 +97,20 @@ class FedAU(Estimator):
     def __post_init__(self) -> None:
         if self.cutoff is not None:
             positive_int("cutoff", self.cutoff)
+
+    def limit(self, p: ArrayLike) -> Float:
+        """Return the weight 1/p̂ to which a client tends that comes on its own with probability p in every round.
+
+        Intervals are then independent copies of min(G, K_c), G geometric with P(G > k) = (1−p)^k, and their mean tends
+        to E min(G, K_c) = Σ_{k < K_c} (1−p)^k = (1 − (1−p)^{K_c})/p with probability 1. The client's mean contribution
+        is p times that: a share 1 − (1−p)^{K_c} of what it should be, 1 only without a cutoff. After finitely many
+        rounds the weight differs from its limit in mean, too: it is 1 before the first interval has ended.
+        """
+        values = check_probabilities("p", p)
+        if self.cutoff is None:
+            return np.asarray(1.0 / values)
+        with np.errstate(divide="ignore"):  # p = 1: log 0 = −inf, and the share is 1
+            return np.asarray(-np.expm1(self.cutoff * np.log1p(-values)) / values)
 
     def _columns(self, round: int, count: int) -> Columns:
         # start: the first round of the interval that is running, without the cutoffs passed since.

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..checks import Float
+from ..checks import Float, probabilities
 from ..federation import Ints
 
 EXACT_WORK = 20_000_000
@@ -46,6 +47,21 @@ def expected_inclusion(p: Float, asked: Callable[[Ints], Float]) -> Float:
     gain = asked(np.arange(low + 1, high + 2))
     # A chance is at most 1; rounding makes it 1 + 1e-14 where everybody is asked, and no p_i may be above 1.
     return np.asarray(p * np.minimum(np.interp(p, values, _without_one(pmf, gain, values)), 1.0))
+
+
+def averaging_weights(p: ArrayLike) -> Float:
+    """Return E[1{i ∈ S}/|S|], shape (N,): how much each client counts when whoever came is averaged (FedAvg, Eq. 2).
+
+    FedAvg's mean update is Σ w_i Δ_i with these weights, for independent clients and equal α_i: it minimises Σ w_i F_i.
+    The paper's p_i/Σ p_j (Eq. 4) is an approximation for many participants, and what E[1{i ∈ S}]/E|S| would give: for
+    p = (1, 0.5) it is (0.667, 0.333), and exactly w = (0.75, 0.25). The w_i sum to P(S is not empty).
+
+    Parameters
+    ----------
+    p
+        Probabilities in (0, 1], shape (N,).
+    """
+    return expected_inclusion(probabilities("p", p), lambda size: 1.0 / size)
 
 
 def poisson_binomial(values: Float, counts: Ints, low: int, high: int) -> Float:

@@ -25,10 +25,13 @@ def round_weights(round: CheckedRound) -> Float:
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Rule):
-    """Δ = (1/|S|) Σ_S Δ_i (Eq. 2). Biased when the p_i differ: it minimises Σ p_i F_i / Σ p_j."""
+    """Δ = (1/|S|) Σ_S Δ_i (Eq. 2). Biased when the p_i differ: it minimises Σ w_i F_i with w_i = E[1{i ∈ S}/|S|].
+
+    `fedstale.participation.averaging_weights` computes the w_i; the paper's p_i/Σ p_j (Eq. 4) approximates them.
+    """
 
     name: ClassVar[str] = "fedavg"
-    caveat: ClassVar[str] = "minimises Σ p_i F_i / Σ p_j, not F: it is biased towards clients that come often"
+    caveat: ClassVar[str] = "minimises about Σ p_i F_i / Σ p_j, not F: it is biased towards clients that come often"
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average those who came; nobody came: stay."""

@@ -27,7 +27,11 @@ _COLUMNS = ("start", "sum", "count")
 
 @dataclass(frozen=True, kw_only=True)
 class FedAUAvg(Rule):
-    """Δ = Σ_S α_i ω_i Δ_i. Biased while ω_i is being learned; unbiased in the limit for steady participation.
+    """Δ = Σ_S α_i ω_i Δ_i. Biased while ω_i is being learned, and with a cutoff ever after.
+
+    For steady participation ω_i tends to (1 − (1−p_i)^cutoff)/p_i (`fedstale.participation.FedAU.limit`): client i
+    counts for a share 1 − (1−p_i)^cutoff of what it should. With the paper's cutoff of 50 that is 0.995 for p = 0.1 and
+    0.395 for p = 0.01; without a cutoff it is 1.
 
     Parameters
     ----------
