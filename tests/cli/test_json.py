@@ -178,4 +178,4 @@ def test_failures_of_a_sweep_are_in_the_json(inside: Path) -> None:
 def test_claims_as_json(inside: Path) -> None:
     rows = invoke(*TABLES["reproduce"])["claims"]
     assert len(rows) > 5
-    assert all(row.keys() == {"claim", "measured", "verdict"} for row in rows)
+    assert all(row.keys() == {"claim", "measured", "p", "adjusted", "verdict"} for row in rows)

@@ -1,4 +1,5 @@
-"""What runs are judged by: the tail of a run, a mean over seeds with its error, a curve over seeds. NumPy only.
+"""What runs are judged by: the tail of a run, a mean over seeds with its error, a curve over seeds, and (in
+`evidence`) how sure a finding is. NumPy only.
 
 One of each, for `compare`, sweeps, the paper's figures, the report and the board. All three keep to one policy: **a run
 that diverged has no result**. Its tail is NaN, the mean of its method is NaN, the curve of its method ends before its

@@ -104,12 +104,14 @@ def _numbers(flag: str, text: str) -> list[float] | None:
 def _tell(made: Reproduction, seconds: float) -> None:
     from rich.table import Table
 
+    from ..paper.claims import EXPLANATION, HEADINGS
+
     if made.claims:
-        table = Table(title="the paper's claims", show_lines=True)
-        for heading in ("claim", "measured here", "verdict"):
+        table = Table(title="the paper's claims", caption=EXPLANATION, show_lines=True)
+        for heading in HEADINGS:
             table.add_column(heading)
         for row in made.claims:
-            table.add_row(row.claim, row.measured, row.verdict)
+            table.add_row(*row.cells())
         screen().print(table)
     ran = sum(progress.done for progress in made.progress)
     typer.echo(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))

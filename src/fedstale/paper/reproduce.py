@@ -181,15 +181,16 @@ class Reproducer:
         exact, guessed = self._found("fig2", self.extent.fig2()), self._found("fig5", self.extent.fig5("fedau"))
         self._note(exact, guessed)
         known, estimated = exact.table, guessed.table
-        self.made.claims = [
-            claims.fig1_claim(fig1.curves(self.store, self.fig1_runs)),
-            *claims.fig2_claims(known),
-            *claims.fig34_claims(known),
-            *claims.fig5_claims(known, estimated),
-            *claims.auto_claims(known),
+        found = [
+            claims.fig1_finding(fig1.curves(self.store, self.fig1_runs)),
+            *claims.fig2_findings(known),
+            *claims.fig34_findings(known),
+            *claims.fig5_findings(known, estimated),
+            *claims.auto_findings(known),
         ]
         if self.fresh:
-            self.made.claims += claims.fresh_claims(known, Table(exact.chosen))
+            found += claims.fresh_findings(known, Table(exact.chosen))
+        self.made.claims = claims.judged(found)
         self._write_claims()
 
     def _write_claims(self) -> None:
@@ -198,8 +199,8 @@ class Reproducer:
             whole.write_text(claims.markdown(self.made.claims), encoding="utf-8")
         with replacing(stem.with_suffix(".csv")) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(["claim", "measured", "verdict"])
-            writer.writerows([row.claim, row.measured, row.verdict] for row in self.made.claims)
+            writer.writerow(claims.HEADINGS)
+            writer.writerows(row.cells() for row in self.made.claims)
         self.made.files += [stem.with_suffix(".md"), stem.with_suffix(".csv")]
 
     def _line(self, name: str, runs: list[Settings], draw: Callable[[Table, Path, str, str], list[Path]]) -> None:

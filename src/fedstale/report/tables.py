@@ -26,7 +26,7 @@ from .subject import Subject
 ROWS = 600
 """A longer comparison is cut: that many rows are for `fedstale runs export`."""
 LISTED = 50
-VERDICTS = {claims.HELD: "yes", claims.NOT_HELD: "no", claims.NOT_DECIDED: "open"}
+VERDICTS = {claims.HELD: "yes", claims.NOT_HELD: "no", claims.NOT_DECIDED: "open", claims.AT_EDGE: "open"}
 
 
 def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
@@ -185,7 +185,7 @@ def the_claims(study: Study) -> Markup | None:
     store = study.store
     if study.task == "quadratic":
         measured = fig1.curves(store, fig1.RUNS)
-        rows = [claims.fig1_claim(measured)] if measured else []
+        found = [claims.fig1_finding(measured)] if measured else []
     else:
         mine = [one for one, _ in study.found]
         cell = [one for one in mine if one.p_min in P_MIN and one.swap in SWAPS and one.beta in BETAS]
@@ -196,22 +196,20 @@ def the_claims(study: Study) -> Markup | None:
         known, estimated = (Table.of(results(store, runs)) for runs in (extent.fig2(), extent.fig5("fedau")))
         if not any(known.complete(place) for place in known.cells):
             return None
-        rows = [*claims.fig2_claims(known), *claims.fig34_claims(known)]
-        rows += [*claims.fig5_claims(known, estimated), *claims.auto_claims(known)]
-    if not rows:
+        found = [*claims.fig2_findings(known), *claims.fig34_findings(known)]
+        found += [*claims.fig5_findings(known, estimated), *claims.auto_findings(known)]
+    if not found:
         return None
     lines = [
         tag(
             "tr",
-            tag("td", row.claim),
-            tag("td", row.measured),
+            *(tag("td", text) for text in row.cells()[:-1]),
             tag("td", tag("span", row.verdict, class_=f"verdict {VERDICTS[row.verdict]}")),
         )
-        for row in rows
+        for row in claims.judged(found)
     ]
-    caption = "What the paper says, and what the runs of this store say. A difference counts when its 95 % confidence "
-    caption += "interval leaves out zero; “not decided” is what is left."
-    return table(caption, ("claim", "measured here", "verdict"), lines)
+    caption = f"What the paper says, and what the runs of this store say. {claims.EXPLANATION}"
+    return table(caption, claims.HEADINGS, lines)
 
 
 def moment(seconds: float) -> str:
