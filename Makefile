@@ -2,15 +2,15 @@
 #   make demo   a picture and a table that show why stale updates matter
 #   make test   format check, lint, types and tests
 #   make docs   the documentation as a site in docs/_build/html
-# Each creates .venv when it is missing and installs only when pyproject.toml or constraints.txt changed.
+#   make lock   write locks/ anew, after a change of dependencies
+# Each creates .venv when it is missing and installs only when pyproject.toml or locks/ changed.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --quiet --disable-pip-version-check
-INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all format docs bench bench-peers audit clean
+.PHONY: help demo test test-all format docs bench bench-peers lock audit clean
 
 help:
 	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -18,13 +18,27 @@ help:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed-demo: $(INPUTS) | $(BIN)/python
-	$(PIP) install -c constraints.txt -e '.[sim]'
+# Every archive is compared with its hash. The lock is the whole set, so that nothing else is fetched: `pip check` sees that
+# nothing is missing. Only the CUDA build of torch, which an index gives on Linux, needs more: locks/cuda.txt.
+define install
+$(PIP) install --require-hashes --no-deps -r locks/$(1).txt
+$(PIP) check || $(PIP) install --require-hashes --no-deps -r locks/cuda.txt
+$(PIP) install --no-deps --no-build-isolation -e .
+$(PIP) check
+endef
+
+$(VENV)/.installed-demo: pyproject.toml locks/sim.txt | $(BIN)/python
+	$(call install,sim)
 	@touch $@
 
-$(VENV)/.installed-all: $(INPUTS) | $(BIN)/python
-	$(PIP) install -c constraints.txt -e '.[all]'
+$(VENV)/.installed-all: pyproject.toml locks/all.txt | $(BIN)/python
+	$(call install,all)
 	@touch $@ $(VENV)/.installed-demo
+
+# Give WHEELS=FOLDER when torch's build for CPUs lies in a folder of wheels: its hash is added.
+lock: | $(BIN)/python
+	test -x $(BIN)/uv || $(PIP) install -c constraints.txt uv
+	$(BIN)/python .ci/lock.py $(if $(WHEELS),--wheels $(WHEELS))
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/fedstale compare --out demo
@@ -54,10 +68,10 @@ bench: $(VENV)/.installed-all
 	$(BIN)/python benchmarks/round.py
 
 # Known vulnerabilities of the pinned dependencies; fails, too, where its database cannot tell of one of them.
-audit: constraints.txt | $(BIN)/python
+audit: locks/all.txt | $(BIN)/python
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
 	  $(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
-	$(VENV)/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
+	$(VENV)/audit/bin/pip-audit --strict --requirement locks/all.txt --no-deps --disable-pip --progress-spinner off
 
 # The same work with Flower, pfl-research, fluke and a plain loop, each in .venv-peers/NAME: about 25 minutes.
 bench-peers: $(VENV)/.installed-all
