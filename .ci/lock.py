@@ -4,8 +4,8 @@
 
 Versions are those of constraints.txt; this adds the hashes and what other systems need beside it. all.txt and sim.txt
 are the extras of those names with the build backend. torch has two builds of one version on Linux: the index's, which
-needs CUDA's libraries (cuda.txt), and the one for CPUs, which is found in a folder of wheels; WHEELS names that folder, so
-that its hash stands in the lock, too.
+needs CUDA's libraries (cuda.txt), and the one for CPUs, which pip may find in a folder of wheels; WHEELS names that
+folder, so that its hash stands in the lock, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def compiled(extra: str) -> list[str]:
     command += ["--extra", extra, "--constraint", "constraints.txt", "--generate-hashes", "--quiet"]
     command += ["--universal", "--python-version", "3.11.5", "--no-header", "--no-annotate"]
     wanted = "\n".join([*backend, EDITABLE])
-    done = subprocess.run(command, cwd=ROOT, input=wanted, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, input=wanted, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603
     return re.split(r"\n(?=\S)", done.stdout.rstrip("\n"))
 
 

@@ -1,9 +1,10 @@
-"""What set-up installs: every archive by its hash, in the versions of constraints.txt, and all that pyproject.toml asks for."""
+"""What set-up installs: every archive by its hash, in the versions of constraints.txt, and all that is asked for."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ LOCKS = ("all", "sim", "cuda")
 def entries(name: str) -> dict[str, tuple[Requirement, frozenset[str]]]:
     """The packages of a lock by name: the pin with its marker, and its hashes."""
     text = (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8").replace("\\\n", " ")
-    found = {}
+    found: dict[str, tuple[Requirement, frozenset[str]]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
             pin, *hashes = (part.strip() for part in line.split("--hash="))
@@ -56,7 +57,7 @@ def test_the_locks_and_the_constraints_have_the_same_versions() -> None:
 def test_the_lock_holds_what_the_project_asks_for() -> None:
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = about["project"]["optional-dependencies"]
-    for name, wanted in (("sim", extras["sim"]), ("all", sum(extras.values(), []))):
+    for name, wanted in (("sim", extras["sim"]), ("all", chain(*extras.values()))):
         lock = entries(name)
         for text in (*about["build-system"]["requires"], *about["project"]["dependencies"], *wanted):
             asked = Requirement(text)
