@@ -15,6 +15,12 @@ SMALLEST = float(np.nextafter(1.0 / np.finfo(np.float64).max, 1.0))
 """The smallest probability whose inverse is finite."""
 
 
+MOST_ROUNDS = 2**31
+"""More than any run has: a round's index fits into four bytes."""
+MOST_CLIENTS = 10_000_000
+"""More than any federation here has: a number per client is 80 MB, and a slip of the pen is noticed before that."""
+
+
 class InvalidInput(ValueError):
     """A wrong argument. Nothing was changed."""
 

@@ -67,9 +67,9 @@ def test_every_query_goes_by_an_index(folder: Path, monkeypatch: pytest.MonkeyPa
     asked: list[tuple[str, tuple[object, ...]]] = []
     read = Database.read
 
-    def spy(self: Database, query: str, values: object = ()) -> list[tuple[object, ...]]:
+    def spy(self: Database, query: str, kinds: str, values: object = ()) -> list[tuple[object, ...]]:
         asked.append((query, tuple(values)))  # type: ignore[arg-type]
-        return read(self, query, values)  # type: ignore[arg-type]
+        return read(self, query, kinds, values)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Database, "read", spy)
     opened = Source(folder)
@@ -86,19 +86,6 @@ def test_every_query_goes_by_an_index(folder: Path, monkeypatch: pytest.MonkeyPa
         assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), f"{query}: {steps}"
     assert "COVERING INDEX run_state" in plan(folder, watch_module.STATES)
     assert "INTEGER PRIMARY KEY" in plan(folder, watch_module.rows_query(3), (1, 2, 3))
-
-
-def test_a_store_of_before_gets_the_index_when_it_is_written_and_can_be_read_without(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
-        fill_full(store)
-    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("DROP INDEX run_state")
-    connection.close()
-    opened = Source(tmp_path)
-    assert len(opened.runs) == 1
-    opened.close()
-    Store.open(tmp_path).close()
-    assert "run_state" in plan(tmp_path, watch_module.STATES)
 
 
 def test_new_rounds_are_seen_and_runs_come_newest_first(tmp_path: Path) -> None:
@@ -125,7 +112,7 @@ def test_nothing_can_be_written_through_it(folder: Path, source: Source) -> None
     with pytest.raises(StoreError, match="reading only"):
         source.store.start({"a": 1})
     with pytest.raises(StoreError, match="attempt to write a readonly database"):
-        source.store.database.read("DELETE FROM run")
+        source.store.database.read("DELETE FROM run", "")
 
 
 def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:

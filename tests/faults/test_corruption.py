@@ -90,25 +90,6 @@ def test_a_damaged_run_can_be_deleted(tmp_path: Path) -> None:
         assert store.runs(where={"seed": 0}) == []
 
 
-def test_a_store_of_the_first_format_is_read_as_it_is_and_sealed_when_written(tmp_path: Path) -> None:
-    store_flips.written(tmp_path, runs=3)
-    truth = store_flips.read(tmp_path)
-    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("ALTER TABLE run DROP COLUMN checksum")
-        connection.execute("UPDATE version SET format = 1")
-        connection.create_function("plain", 1, lambda data: data[:-8], deterministic=True)
-        connection.execute("UPDATE block SET data = plain(data)")
-    connection.close()
-    assert store_flips.read(tmp_path) == truth  # read-only: nothing is changed
-    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        assert connection.execute("SELECT format FROM version").fetchone() == (1,)
-    connection.close()
-    with Store.open(tmp_path) as store:
-        assert store.database.read("SELECT format FROM version") == [(2,)]
-        assert store.database.read("SELECT count(*) FROM run WHERE checksum IS NULL") == [(0,)]
-    assert store_flips.read(tmp_path) == truth
-
-
 def test_a_flipped_dtype_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
     """The bytes of an array do not tell what they are: their dtype and shape have a checksum, too."""
     rule = fs.FedStale()

@@ -19,7 +19,7 @@ def opened(path: Path) -> Store:
     store = Store.open(path)
     with store.database.write() as connection:
         connection.execute("SELECT 1")
-    store.database.read("PRAGMA synchronous = OFF")
+    store.database.read("PRAGMA synchronous = OFF", "")
     return store
 
 

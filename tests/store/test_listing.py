@@ -191,14 +191,14 @@ def test_delete_removes_rows_files_and_space(store: Store) -> None:
     with pytest.raises(InUse, match=f"run {run.id} is being written already, by this process"):
         store.delete(run.id)
     run.finish()
-    pages = store.database.read("PRAGMA page_count")[0][0]
+    pages = store.database.read("PRAGMA page_count", "i")[0][0]
     store.delete("gone")
     assert [info.id for info in store.runs()] == [kept.id]
     assert not run.folder.exists()
     assert store.run(kept.id).metrics()["loss"].tolist() == [1.0]
     assert store.runs(where={"seed": 2}) == []
-    assert store.database.read("SELECT count(*) FROM setting")[0][0] == 5
-    assert store.database.read("PRAGMA page_count")[0][0] < pages / 2
+    assert store.database.read("SELECT count(*) FROM setting", "i")[0][0] == 5
+    assert store.database.read("PRAGMA page_count", "i")[0][0] < pages / 2
     with pytest.raises(StoreError, match="was deleted"):
         run.info()
 

@@ -61,7 +61,7 @@ def test_a_killed_writer_loses_nothing_that_was_flushed(tmp_path: Path) -> None:
         process.wait()
         flushed = max(flushed, *(int(line) for line in said if line.strip()))
         with Store.open(tmp_path, read_only=True) as store:
-            assert store.database.read("PRAGMA integrity_check") == [("ok",)]
+            assert store.database.read("PRAGMA integrity_check", "t") == [("ok",)]
             (info,) = store.runs()
             assert info.status == "interrupted"
             assert store.runs(status="interrupted") == [info]

@@ -13,7 +13,6 @@ import pytest
 from fedstale.checks import InvalidInput
 from fedstale.durable import FileTrouble
 from fedstale.store import Store, StoreError
-from fedstale.store import database as database_module
 
 
 def written(folder: Path) -> str:
@@ -137,23 +136,23 @@ def test_a_newer_store_names_both_versions(tmp_path: Path, create: bool, read_on
     with sqlite3.connect(tmp_path / "store.sqlite") as connection:
         connection.execute("UPDATE version SET format = 7, written_by = '9.9.9'")
     connection.close()
-    with pytest.raises(StoreError, match=r"has format 7, written by fedstale 9.9.9; .* reads formats up to 3") as error:
+    with pytest.raises(StoreError, match=r"has format 7, written by fedstale 9.9.9; .* reads format 4") as error:
         Store.open(tmp_path, create=create, read_only=read_only)
     one_line(error)
 
 
-def test_an_older_store_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_older_store_is_refused_and_kept(tmp_path: Path, read_only: bool) -> None:
     written(tmp_path)
-    monkeypatch.setattr(
-        database_module, "_STEPS", (*database_module._STEPS, ("ALTER TABLE run ADD COLUMN host TEXT DEFAULT 'here'",))
-    )
-    with pytest.raises(StoreError, match="old format 3"):
-        Store.open(tmp_path, read_only=True)
-    with Store.open(tmp_path) as store:
-        assert store.database.read("SELECT host FROM run") == [("here",)]
-        assert len(store.run("one").metrics()["loss"]) == 600
-    with Store.open(tmp_path, read_only=True) as store:
-        assert store.database.read("SELECT format FROM version") == [(4,)]
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE version SET format = 2")
+    connection.close()
+    with pytest.raises(StoreError, match=r"has format 2, .* choose another folder") as error:
+        Store.open(tmp_path, read_only=read_only)
+    one_line(error)
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        assert connection.execute("SELECT format FROM version").fetchall() == [(2,)]
+    connection.close()
 
 
 @pytest.mark.parametrize("read_only", [True, False])

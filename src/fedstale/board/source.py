@@ -119,7 +119,7 @@ class Source:
     def _open(self) -> Store:
         store = Store.open(self._given, create=False, read_only=True, patience=_PATIENCE)
         # Twice locked: the file is opened with mode=ro, and this connection refuses to write even so.
-        store.database.read("PRAGMA query_only = 1")
+        store.database.read("PRAGMA query_only = 1", "")
         self._identity = _identity(store.database.file)
         self._watch = Watch(store)
         return store

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from ..checks import InvalidInput
 from .chart import chart, spark
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..store import RunInfo
+    from ..store.blocks import Series
 
 app = typer.Typer(
     no_args_is_help=True, suggest_commands=TYPER_SUGGESTS, help="Runs in the store: list, show, export, delete."
@@ -78,7 +78,9 @@ def show(
 
     with Store.open(store, create=False, read_only=True) as opened:
         kept = opened.run(run)
-        info, metrics = kept.info(), kept.metrics()
+        info = kept.info()
+        metrics = kept.metrics() if json else {}
+        _, found = kept.columns()
     if json:
         print_json({**_plain(info), "metrics": {name: values.tolist() for name, values in metrics.items()}})
         return
@@ -92,30 +94,33 @@ def show(
         console.print(Text(info.reason, "red"))
     given = {key: value for key, value in info.config.items() if value not in (None, {}, "")}
     console.print(Text("  ".join(f"{key} {value}" for key, value in given.items()), "dim"), highlight=False)
-    _draw(console, metrics)
+    _draw(console, found)
     last = "last: " if info.diverged_in is None else f"last before it {info.reason}: "
     console.print(Text(last + "  ".join(f"{key} {value:.5g}" for key, value in info.summary.items())))
 
 
-def _draw(console: Console, metrics: dict[str, NDArray[Any]]) -> None:
+def _draw(console: Console, found: dict[str, Series]) -> None:
     """One chart of what the run is judged by, and a line for each of some others."""
     from rich.text import Text
 
-    rounds = metrics["round"].astype(np.float64)
-    known = {name: values for name, values in metrics.items() if name != "round" and np.isfinite(values).any()}
+    known = {
+        name: (series.rounds.astype(np.float64), series.values)
+        for name, series in found.items()
+        if np.isfinite(series.values).any()
+    }
     width = max(10, min(72, console.width - 12))
     plain = console.options.ascii_only
     main = next((name for name in ("accuracy", "excess_loss", "test_loss") if name in known), None)
     if main is not None:
         form = "{:.1%}".format if main == "accuracy" else "{:.4g}".format
-        drawn = chart(rounds, known[main], width=width, ascii_only=plain, form=form)
+        drawn = chart(*known[main], width=width, ascii_only=plain, form=form)
         console.print(Text(f"\n{main} over rounds\n{drawn}\n"), highlight=False, no_wrap=True)
     wanted = ("accuracy_group0", "accuracy_group1", "train_loss", "beta", "participants", "staleness_max")
     for name in wanted:
         if name in known:
-            values = known[name]
+            values = known[name][1]
             low, high = float(np.nanmin(values)), float(np.nanmax(values))
-            drawn = spark(rounds, values, width=max(5, min(48, console.width - 36)), ascii_only=plain)
+            drawn = spark(*known[name], width=max(5, min(48, console.width - 36)), ascii_only=plain)
             console.print(Text(f"{name:<16}{drawn}  {low:.4g} to {high:.4g}"), highlight=False, no_wrap=True)
 
 

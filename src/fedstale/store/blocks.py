@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import Float
+from ..checks import MOST_CLIENTS, MOST_ROUNDS, Float
 from ..durable import checksum
 
 Ints = NDArray[np.int64]
 
-_SEAL = b"crc\x01"
-_ROUNDS = 256
+ROUNDS = 256
+"""Rounds of a full block."""
 _BYTES = 1 << 16
 
 
@@ -39,6 +39,10 @@ class Kind(IntEnum):
     def dtype(self) -> str:
         """How a number of the series is stored."""
         return "<i4" if self is Kind.PARTICIPANTS else "<f8"
+
+
+_NUMBERS = {Kind.ROUNDS: 0, Kind.METRIC: 1}
+"""How many numbers each round has, where that is fixed."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Block:
     @property
     def full(self) -> bool:
         """Whether the next round must go to a new block."""
-        return len(self.rounds) >= _ROUNDS or self._bytes >= _BYTES
+        return len(self.rounds) >= ROUNDS or self._bytes >= _BYTES
 
     def add(self, round: int, value: float | NDArray[Any] | None) -> None:
         """Append a round."""
@@ -116,35 +120,54 @@ def encode(kind: Kind, series: Series) -> bytes:
 
 
 def decode(kind: Kind, first: int, data: bytes) -> Series:
-    """Unpack a blob; raises ValueError when it is damaged."""
+    """Unpack a blob; raises ValueError when it is damaged, or holds more than a block of this kind can."""
+    raw = np.frombuffer(_unpacked(data, _most(kind)), dtype=np.uint8)
+    count = int.from_bytes(raw[:4].tobytes(), "little")
+    start, rest = 4 + 8 * count, len(raw) - (4 + 8 * count)
+    if not 0 < count <= ROUNDS or rest < 0 or rest % np.dtype(kind.dtype).itemsize:
+        raise ValueError("its length is wrong")
+    steps, counts = (_unshuffle(raw[4 + 4 * count * k : 4 + 4 * count * (k + 1)], "<i4") for k in range(2))
+    values = _unshuffle(raw[start:], kind.dtype)
+    if (counts < 0).any() or counts.sum(dtype=np.int64) != len(values):
+        raise ValueError("its length is wrong")
+    if kind in _NUMBERS and (counts != _NUMBERS[kind]).any():
+        raise ValueError("it has a wrong number of values")
+    if steps[0] != 0 or (steps[1:] <= 0).any():
+        raise ValueError("its rounds do not increase")
+    rounds = first + np.cumsum(steps, dtype=np.int64)
+    if first < 0 or first >= MOST_ROUNDS or rounds[-1] >= MOST_ROUNDS:
+        raise ValueError("its rounds are none")
+    return Series(rounds, counts.astype(np.int64), values)
+
+
+def _most(kind: Kind) -> int:
+    """Bytes that a block can have: a series of clients is closed by size, and its last round may have any clients."""
+    numbers = 0 if kind is Kind.ROUNDS else ROUNDS if kind is Kind.METRIC else MOST_CLIENTS + _BYTES
+    return 4 + 8 * ROUNDS + np.dtype(kind.dtype).itemsize * numbers
+
+
+def _unpacked(data: bytes, most: int) -> bytes:
+    """Decompress without ever holding more than was asked for."""
+    stream = zlib.decompressobj()
     try:
-        raw = np.frombuffer(zlib.decompress(data), dtype=np.uint8)
+        raw = stream.decompress(data, most)
     except zlib.error as error:
         raise ValueError(str(error)) from None
-    count = int.from_bytes(raw[:4].tobytes(), "little")
-    rounds, counts = (_unshuffle(raw[4 + 4 * count * k : 4 + 4 * count * (k + 1)], "<i4") for k in range(2))
-    values = _unshuffle(raw[4 + 8 * count :], kind.dtype)
-    if len(counts) != count or counts.sum() != len(values):
-        raise ValueError("its length is wrong")
-    return Series(first + np.cumsum(rounds, dtype=np.int64), counts.astype(np.int64), values)
+    if not stream.eof:
+        raise ValueError("it is cut short, or larger than a block can be")
+    return raw
 
 
 def sealed(data: bytes, *place: int | str) -> bytes:
-    """A blob with the checksum of itself and of its place (run, kind, name, first round) behind it.
-
-    What follows a zlib stream is not looked at by versions that know of no seal.
-    """
-    return data + _SEAL + checksum(json.dumps(place).encode() + data).to_bytes(4, "little")
+    """A blob with the checksum of itself and of its place (run, kind, name, first round) behind it."""
+    return data + checksum(json.dumps(place).encode() + data).to_bytes(4, "little")
 
 
 def opened(data: bytes, *place: int | str) -> bytes:
-    """The blob without its seal; raises ValueError when that does not match. A blob of an older version has none."""
-    inner, mark, written = data[:-8], data[-8:-4], data[-4:]
-    if mark != _SEAL:
-        return data
-    if sealed(inner, *place)[-4:] != written:
+    """The blob without its seal; raises ValueError when that does not match."""
+    if sealed(data[:-4], *place) != data:
         raise ValueError("a checksum does not match")
-    return inner
+    return data[:-4]
 
 
 def join(kind: Kind, parts: list[Series]) -> Series:

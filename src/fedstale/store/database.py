@@ -10,73 +10,65 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
 from .errors import StoreError, damaged, database_errors
-from .info import CHECKSUM, checksum
+from .info import checksum
 
 _APPLICATION = 0x66737431  # marks the file as ours
+_FORMAT = 4
 PATIENCE = 30.0
 """Seconds to wait for another writer."""
 _LOOKED_THROUGH = 1 << 27
 """Bytes up to which a file is looked through when it is opened: about seven seconds a gigabyte."""
+_VALUE = 1 << 28
+"""Bytes of the largest text or blob: the numbers of `MOST_CLIENTS` clients, whatever they compress to, are less."""
 
-# Step k brings a file of format k to format k + 1; a new file goes through all of them.
-_STEPS: tuple[tuple[str, ...], ...] = (
-    (
-        "CREATE TABLE version (format INTEGER NOT NULL, written_by TEXT NOT NULL)",
-        "INSERT INTO version VALUES (0, '')",
-        """CREATE TABLE run (
-            key INTEGER PRIMARY KEY AUTOINCREMENT,
-            id TEXT NOT NULL UNIQUE,
-            name TEXT,
-            sweep TEXT,
-            status TEXT NOT NULL,
-            message TEXT NOT NULL,
-            created REAL NOT NULL,
-            updated REAL NOT NULL,
-            rounds_done INTEGER NOT NULL,
-            rounds_total INTEGER,
-            hash TEXT NOT NULL,
-            config TEXT NOT NULL,
-            summary TEXT NOT NULL
-        )""",
-        "CREATE INDEX run_name ON run (name)",
-        "CREATE INDEX run_sweep ON run (sweep)",
-        "CREATE INDEX run_status ON run (status)",
-        "CREATE INDEX run_hash ON run (hash)",
-        # The leaves of the configs, so that any of them filters by index.
-        "CREATE TABLE setting (key TEXT, value, run INTEGER, PRIMARY KEY (key, value, run)) WITHOUT ROWID",
-        """CREATE TABLE block (
-            run INTEGER NOT NULL,
-            kind INTEGER NOT NULL,
-            name TEXT NOT NULL,
-            first INTEGER NOT NULL,
-            data BLOB NOT NULL,
-            PRIMARY KEY (run, kind, name, first)
-        )""",
-    ),
-    # SQLite has no checksums of its own.
-    ("ALTER TABLE run ADD COLUMN checksum INTEGER",),
-    # A run that diverged was a finished one with a message that counted its rounds from 0.
-    (
-        "ALTER TABLE run ADD COLUMN diverged_in INTEGER",
-        "UPDATE run SET status = 'diverged', diverged_in = CAST(substr(message, 19) AS INTEGER) + 1, message = '' "
-        "WHERE status = 'finished' AND message LIKE 'diverged in round %'",
-        # One that an older version may still be writing is left without a checksum.
-        f"UPDATE run SET checksum = CASE status WHEN 'running' THEN NULL ELSE {CHECKSUM} END",  # noqa: S608
-    ),
+_TABLES = (
+    "CREATE TABLE version (format INTEGER NOT NULL, written_by TEXT NOT NULL)",
+    # SQLite has no checksums of its own: the last column is that of the line.
+    """CREATE TABLE run (
+        key INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT,
+        sweep TEXT,
+        status TEXT NOT NULL,
+        message TEXT NOT NULL,
+        created REAL NOT NULL,
+        updated REAL NOT NULL,
+        rounds_done INTEGER NOT NULL,
+        rounds_total INTEGER,
+        hash TEXT NOT NULL,
+        config TEXT NOT NULL,
+        summary TEXT NOT NULL,
+        diverged_in INTEGER,
+        checksum INTEGER
+    )""",
+    "CREATE INDEX run_name ON run (name)",
+    "CREATE INDEX run_sweep ON run (sweep)",
+    "CREATE INDEX run_status ON run (status)",
+    "CREATE INDEX run_hash ON run (hash)",
+    # All that tells whether a run changed: whoever watches a store reads a few kilobytes and no config.
+    "CREATE INDEX run_state ON run (updated, status, rounds_done)",
+    # The leaves of the configs, so that any of them filters by index.
+    "CREATE TABLE setting (key TEXT, value, run INTEGER, PRIMARY KEY (key, value, run)) WITHOUT ROWID",
+    """CREATE TABLE block (
+        run INTEGER NOT NULL,
+        kind INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        first INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (run, kind, name, first)
+    )""",
 )
 
-# What only makes reading quicker is no matter of the format: a file without it is made quick when it is next written.
-_INDEXES = {
-    # All that tells whether a run changed: whoever watches a store reads a few kilobytes and no config.
-    "run_state": "CREATE INDEX IF NOT EXISTS run_state ON run (updated, status, rounds_done)",
-}
+_KINDS: dict[str, type | tuple[type, ...]] = {"i": int, "f": (int, float), "t": str, "b": bytes}
+"""Letters for what a column of an answer holds; a capital one may be NULL, too."""
 
 
 class Database:
@@ -104,24 +96,45 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         if (read_only or not create) and not file.exists():
             raise StoreError(f"there is no store at {file.parent}: give another folder, or run something first")
+        if file.exists() and not file.is_file():  # SQLite would wait for ever for somebody to write into a pipe
+            raise StoreError(f"store {file} is no file: choose another folder")
         try:
             with database_errors(file):
                 self._connection = self._connect("ro" if read_only else "rwc" if create else "rw")
+                self._check_schema()
                 if file.stat().st_size <= _LOOKED_THROUGH:
                     self.look_through()
-                self._check_version()
         except BaseException:
             self.close()
             raise
 
-    def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query."""
+    def read(self, query: str, kinds: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a query.
+
+        Parameters
+        ----------
+        query, values
+            SQL, and what stands for its question marks.
+        kinds
+            A letter for each column: i, f, t and b are integer, number, text and bytes, capitals of them or NULL.
+            SQLite keeps anything in any column, and a damaged or foreign file may hold it.
+        """
         with self.mutex, database_errors(self.file):
             self._live()
             if self._frozen:  # it may have changed behind the back of a connection that takes it for constant
                 self.close()
                 self._connection = self._connect("ro")
-            return self._live().execute(query, values).fetchall()
+            return self.typed(self._live().execute(query, values), kinds)
+
+    def typed(self, rows: Iterable[tuple[Any, ...]], kinds: str) -> list[tuple[Any, ...]]:
+        """Return the rows of an answer, or say that a value is not of its kind (see `read`)."""
+        found = list(rows)
+        allowed = [(_KINDS[letter.lower()], letter.isupper()) for letter in kinds]
+        for row in found:
+            for value, (kind, empty) in zip(row, allowed, strict=True):
+                if not isinstance(value, kind) and not (empty and value is None):
+                    raise damaged(self.file, "a value is not of the type of its column")
+        return found
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -189,6 +202,8 @@ class Database:
     def _link(self, options: str) -> sqlite3.Connection:
         uri = f"{self.file.absolute().as_uri()}?{options}"
         link = sqlite3.connect(uri, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        link.execute("PRAGMA trusted_schema = OFF")  # what a file brings along runs no function of ours
+        link.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE)
         link.create_function("checksum_of", -1, checksum, deterministic=True)
         return link
 
@@ -206,41 +221,50 @@ class Database:
                     raise
                 time.sleep(0.01)
 
-    def _check_version(self) -> None:
-        found, written_by = self._version(self._live())
-        newest = len(_STEPS)
-        if found > newest:
-            raise StoreError(
-                f"store {self.file} has format {found}, written by fedstale {written_by}; "
-                f"this is fedstale {__version__}, which reads formats up to {newest}: upgrade fedstale"
-            )
-        if found < newest and self.read_only:
-            raise StoreError(f"store {self.file} has the old format {found}: open it once for writing")
-        if found < newest and not self.read_only:
-            self._upgrade()
-        if not self.read_only:
-            self._index()
-
-    def _index(self) -> None:
-        there = {name for (name,) in self.read("SELECT name FROM sqlite_master WHERE type = 'index'")}
-        if not there.issuperset(_INDEXES):
-            with suppress(StoreError), self.write() as connection:  # a full disk must not keep anyone from opening
-                for statement in _INDEXES.values():
-                    connection.execute(statement)
-
-    def _upgrade(self) -> None:
-        with self.write() as connection:
-            found, _ = self._version(connection)  # another process may have been quicker
-            for step in _STEPS[found:]:
-                for statement in step:
-                    connection.execute(statement)
-            connection.execute("UPDATE version SET format = ?, written_by = ?", (len(_STEPS), __version__))
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-
-    def _version(self, connection: sqlite3.Connection) -> tuple[int, str]:
-        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and not self.read_only:
-            return 0, ""
-        if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+    def _check_schema(self) -> None:
+        """Make the tables of a new file; refuse a file whose tables are not exactly those."""
+        link = self._live()
+        found = self._schema(link)
+        if not found and not self.read_only:
+            with self.write() as connection:
+                found = self._schema(connection)  # another process may have been quicker
+                if not found:
+                    _make_tables(connection)
+                    connection.execute("INSERT INTO version VALUES (?, ?)", (_FORMAT, __version__))
+                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                    return
+        if link.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
             raise StoreError(f"{self.file} is not a store of fedstale: choose another folder")
-        found, written_by = connection.execute("SELECT format, written_by FROM version").fetchone()
-        return int(found), str(written_by)
+        plain = {name for kind, name, _, _ in found if kind == "table"}
+        if "version" not in plain:  # a view of that name may be a query without an end
+            raise damaged(self.file, "a table is missing")
+        versions = self.typed(link.execute("SELECT format, written_by FROM version LIMIT 2"), "it")
+        if len(versions) != 1:
+            raise damaged(self.file, "its version is missing")
+        ((version, written_by),) = versions
+        if version != _FORMAT:
+            todo = "upgrade fedstale" if version > _FORMAT else "choose another folder, or read it with that version"
+            raise StoreError(
+                f"store {self.file} has format {version}, written by fedstale {written_by}; "
+                f"this is fedstale {__version__}, which reads format {_FORMAT}: {todo}"
+            )
+        if found != _expected():
+            odd = ", ".join(sorted({str(name) for _, name, _, _ in found ^ _expected()})[:3])
+            raise damaged(self.file, f"its tables are not those of a store ({odd})")
+
+    def _schema(self, connection: sqlite3.Connection) -> frozenset[tuple[str, ...]]:
+        rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100")
+        return frozenset(self.typed(rows, "tttT"))
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _TABLES:
+        connection.execute(statement)
+
+
+@cache
+def _expected() -> frozenset[tuple[str, ...]]:
+    """What SQLite notes of the tables and indexes of a new file: no view, no trigger, nothing that runs."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        _make_tables(connection)
+        return frozenset(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall())

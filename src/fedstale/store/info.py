@@ -10,13 +10,18 @@ from typing import Any
 
 from .. import durable
 from ..analysis import diverged_text
+from ..checks import MOST_ROUNDS
 from .errors import damaged
 
-_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
+_TEXT = 100_000  # characters of a name or a message
+_YEAR_10000 = 253_402_300_800.0  # in seconds since 1970
 STATUSES = ("running", "finished", "diverged", "failed", "interrupted")
 
 _CONTENT = "id, name, sweep, status, message, created, updated, rounds_done, rounds_total, config, summary, diverged_in"
 COLUMNS = f"{_CONTENT}, hash, checksum"
+KINDS = "tTTttffiIttIti"
+"""What they hold, as `Database.read` wants to know it."""
 CHECKSUM = f"checksum_of({_CONTENT}, hash)"
 """The checksum of a row of the table, in SQL; `Database` defines the function."""
 
@@ -92,14 +97,31 @@ def lock_file(folder: Path) -> Path:
 
 
 def read_info(root: Path, row: tuple[Any, ...]) -> RunInfo:
-    """Make a RunInfo of the row with `COLUMNS`."""
+    """Make a RunInfo of the row with `COLUMNS`, of the types `KINDS`; one that makes no sense is refused."""
     id, name, sweep, status, message, created, updated, done, total, config, summary, diverged_in, _, written = row
-    if written is not None and written != checksum(*row[:-1]):  # None: written by a version without checksums
-        raise damaged(root / "store.sqlite", f"the checksum of run {id} does not match")
+    file = root / "store.sqlite"
     folder = run_folder(root, id)
+    if written != checksum(*row[:-1]):
+        raise damaged(file, f"the checksum of run {id} does not match")
+    for what, text in (("name", name), ("sweep", sweep), ("message", message)):
+        if len(text or "") > _TEXT:
+            raise damaged(file, f"the {what} of run {id} is too long")
+    counts = (done, total or 0, diverged_in or 0)
+    if status not in STATUSES or not all(0 <= count <= MOST_ROUNDS for count in counts):
+        raise damaged(file, f"how run {id} stands makes no sense")
+    if not (0 <= created < _YEAR_10000 and 0 <= updated < _YEAR_10000):
+        raise damaged(file, f"the times of run {id} make no sense")
+    if (status == "diverged") != (diverged_in is not None):
+        raise damaged(file, f"how run {id} ended makes no sense")
     if status == "running" and not durable.held(lock_file(folder)):
         status = "interrupted"
-    config, summary = json.loads(config), json.loads(summary)
+    try:
+        config, summary = json.loads(config), json.loads(summary)
+    except (ValueError, RecursionError):  # also a number of a million digits, or lists in lists without an end
+        config = summary = None
+    numbers = summary.values() if isinstance(summary, dict) else [None]
+    if not isinstance(config, dict) or not all(type(value) in (int, float) for value in numbers):
+        raise damaged(file, f"the settings or last numbers of run {id} are none")
     return RunInfo(
         id, name, sweep, status, message, created, updated, done, total, config, summary, folder, diverged_in
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, fail, positive_int
+from ..checks import MOST_CLIENTS, MOST_ROUNDS, Float, fail, positive_int
 from .blocks import Block, Kind
 
 Row = tuple[int, str, int, bytes]
@@ -47,6 +47,8 @@ class Recorder:
     ) -> None:
         """Take the numbers of a round, all or none."""
         round = positive_int("round", round, 0)
+        if round >= MOST_ROUNDS:
+            raise fail("round", round, f"must be less than {MOST_ROUNDS:,}")
         if round <= self.last:
             raise fail("round", round, f"round {self.last} is recorded already; truncate the run to go back")
         values: list[tuple[Kind, str, float | NDArray[Any] | None]] = [(Kind.ROUNDS, "", None)]
@@ -105,7 +107,7 @@ def _gaps(participants: ArrayLike) -> NDArray[np.int64]:
     ids = np.asarray(participants)
     if ids.size == 0:
         return np.empty(0, dtype=np.int64)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 2**31:
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= MOST_CLIENTS:
         raise fail("participants", participants, "must be a one-dimensional array of client indices")
     ordered = np.sort(ids.astype(np.int64))
     gaps = ordered.copy()
@@ -123,8 +125,9 @@ def _per_client(name: str, array: ArrayLike) -> Float:
         raise fail(f"clients[{name!r}]", array, "must be an array of numbers") from None
     if not _printable(name):
         raise fail("clients", name, "a name must be printable text")
-    if values.ndim != 1:
-        raise fail(f"clients[{name!r}]", f"array of shape {values.shape}", "must be one-dimensional, one per client")
+    if values.ndim != 1 or len(values) > MOST_CLIENTS:
+        allowed = f"must be one-dimensional, one per client, of at most {MOST_CLIENTS:,}"
+        raise fail(f"clients[{name!r}]", f"array of shape {values.shape}", allowed)
     return values
 
 

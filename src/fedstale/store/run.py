@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, choose, fail, positive_int, unknown
+from ..checks import MOST_CLIENTS, Float, choose, fail, positive_int, unknown
 from ..durable import Lock
 from .blocks import Ints, Kind, Series, decode, encode, join, matrix, opened, sealed, summed
 from .errors import StoreError, damaged
-from .info import CHECKSUM, COLUMNS, RunInfo, read_info, run_folder
+from .info import CHECKSUM, COLUMNS, KINDS, RunInfo, read_info, run_folder
 from .recorder import Number, Recorder, Row
 
 if TYPE_CHECKING:
     from .store import Store
 
 _INTERVAL = 1.0  # seconds between commits
+_READ = 1 << 30  # bytes of numbers that are read at once
 _WRITE = (
     "INSERT INTO block (run, kind, name, first, data) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (run, kind, name, first) DO UPDATE SET data = excluded.data"
@@ -56,7 +57,7 @@ class Run:
 
     def info(self) -> RunInfo:
         """The run as the store has it now."""
-        rows = self._store.database.read(f"SELECT {COLUMNS} FROM run WHERE key = ?", (self._key,))  # noqa: S608
+        rows = self._store.database.read(f"SELECT {COLUMNS} FROM run WHERE key = ?", KINDS, (self._key,))  # noqa: S608
         if not rows:
             raise StoreError(f"run {self.id} was deleted")
         return read_info(self._store.folder, rows[0])
@@ -108,7 +109,9 @@ class Run:
         with self._store.database.write() as connection:
             connection.execute("DELETE FROM block WHERE run = ? AND first > ?", (self._key, after_round))
             query = "SELECT kind, name, max(first), data FROM block WHERE run = ? GROUP BY kind, name"
-            for number, name, first, data in connection.execute(query, (self._key,)).fetchall():
+            for number, name, first, data in self._store.database.typed(
+                connection.execute(query, (self._key,)), "itib"
+            ):
                 kind, series = self._decode(number, name, first, data)
                 if series.rounds[-1] > after_round:
                     series = series.until(after_round)
@@ -213,6 +216,7 @@ class Run:
             Which metrics; all of them when None.
         """
         rounds, found = self.columns(names)
+        self._bound(8 * len(rounds) * len(found))
         result: dict[str, NDArray[Any]] = {"round": rounds}
         for name, series in found.items():
             result[name] = np.full(len(rounds), np.nan)
@@ -225,6 +229,8 @@ class Run:
         series = self._read((Kind.ROUNDS, Kind.METRIC), None if wanted is None else ["", *wanted])
         rounds = series.pop((Kind.ROUNDS, ""), join(Kind.ROUNDS, [])).rounds
         found = {name: values for (_, name), values in series.items()}
+        if not all(np.isin(values.rounds, rounds, assume_unique=True).all() for values in found.values()):
+            raise self._damaged("a metric has a round that the run has not")
         for name in wanted or ():
             if name not in found:
                 raise unknown("metric", name, self.metric_names())
@@ -236,7 +242,10 @@ class Run:
 
     def participants(self) -> dict[int, Ints]:
         """Who took part, by round; only rounds whose participants were recorded."""
-        series = summed(self._one(Kind.PARTICIPANTS, ""))
+        gaps = self._one(Kind.PARTICIPANTS, "")
+        series = summed(gaps)
+        if (gaps.values < 0).any() or series.values.max(initial=0) >= MOST_CLIENTS:
+            raise self._damaged("a participant is none")
         return dict(zip(series.rounds.tolist(), series.split(), strict=True))
 
     def client_metrics(self, name: str) -> tuple[Ints, Float]:
@@ -244,6 +253,7 @@ class Run:
         series = self._one(Kind.CLIENTS, name)
         if not len(series.rounds):
             raise unknown("client metric", name, self.client_metric_names())
+        self._bound(8 * len(series.rounds) * int(series.counts.max(initial=0)))
         return series.rounds, matrix(series)
 
     def client_metric_names(self) -> list[str]:
@@ -264,12 +274,18 @@ class Run:
         values = (self._key, *chosen, *(names or ()), self._key)
         parts: dict[tuple[Kind, str], list[Series]] = {}
         done = 0
-        for number, name, first, data in self._store.database.read(query, values):
+        size = 0
+        for number, name, first, data in self._store.database.read(query, "itiB", values):
             if data is None:
                 done = first
                 continue
             kind, series = self._decode(number, name, first, data)
-            parts.setdefault((kind, name), []).append(series)
+            before = parts.setdefault((kind, name), [])
+            if before and before[-1].rounds[-1] >= first:
+                raise self._damaged("its rounds do not increase")
+            before.append(series)
+            size += series.values.nbytes
+            self._bound(size)
         found = {key: join(key[0], blocks) for key, blocks in parts.items()}
         self._complete(found.get((Kind.ROUNDS, "")), done, Kind.ROUNDS in chosen)
         return found
@@ -283,7 +299,7 @@ class Run:
     def _names(self, kind: Kind) -> list[str]:
         self._settle()
         query = "SELECT DISTINCT name FROM block WHERE run = ? AND kind = ? ORDER BY name"
-        return [name for (name,) in self._store.database.read(query, (self._key, int(kind)))]
+        return [name for (name,) in self._store.database.read(query, "t", (self._key, int(kind)))]
 
     def _settle(self) -> None:
         if self._recorder.unsaved:
@@ -293,9 +309,17 @@ class Run:
         try:
             kind = Kind(number)
             return kind, decode(kind, first, opened(data, self._key, number, name, first))
-        except (TypeError, ValueError) as error:
-            file = self._store.database.file
-            raise StoreError(f"store {file}: the metrics of run {self.id} are damaged: {error}") from None
+        except ValueError as error:
+            raise self._damaged(str(error)) from None
+
+    def _bound(self, size: int) -> None:
+        """Refuse to fill the memory: a small file may hold numbers that compress a thousandfold."""
+        if size > _READ:
+            what = f"the numbers of run {self.id} take more than {_READ >> 20} MB: ask for fewer of them"
+            raise StoreError(f"store {self._store.database.file}: {what}")
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(f"store {self._store.database.file}: the metrics of run {self.id} are damaged: {what}")
 
 
 def _marks(values: list[Any]) -> str:

@@ -19,7 +19,7 @@ from . import export
 from .config import Config, comparable, digest, settings, to_json
 from .database import PATIENCE, Database
 from .errors import StoreError
-from .info import COLUMNS, STATUSES, RunInfo, lock_file, read_info, run_folder
+from .info import COLUMNS, KINDS, STATUSES, RunInfo, lock_file, read_info, run_folder
 from .run import SEAL, Run
 
 DEFAULT_FOLDER = "fedstale-runs"
@@ -139,6 +139,7 @@ class Store:
         key, id = self._find(which)
         lock = Lock(lock_file(run_folder(self.folder, id)), f"run {id}")
         try:
+            Run(self, key, id).info()  # a damaged line is not sealed anew
             with self.database.write() as connection:
                 change = "UPDATE run SET status = 'running', message = '', diverged_in = NULL, "
                 change += "updated = max(updated, ?) WHERE key = ?"
@@ -174,7 +175,12 @@ class Store:
                     try:
                         leaves = [(leaf, value, key) for leaf, value in settings(json.loads(config))]
                         connection.executemany("DELETE FROM setting WHERE key = ? AND value = ? AND run = ?", leaves)
-                    except ValueError:  # a damaged run must be deletable, too, if slowly
+                    except (
+                        ValueError,
+                        TypeError,
+                        AttributeError,
+                        RecursionError,
+                    ):  # a damaged run must be deletable, too, if slowly
                         connection.execute("DELETE FROM setting WHERE run = ?", (key,))
                 connection.execute("DELETE FROM block WHERE run = ?", (key,))
                 connection.execute("DELETE FROM run WHERE key = ?", (key,))
@@ -256,7 +262,7 @@ class Store:
             positive_int("limit", limit, 0)
             if status not in ("running", "interrupted"):
                 query, values = query + " LIMIT ?", [*values, limit]
-        infos = (read_info(self.folder, row) for row in self.database.read(query, values))
+        infos = (read_info(self.folder, row) for row in self.database.read(query, KINDS, values))
         return [info for info in infos if status in (None, info.status)][:limit]
 
     def _find(self, which: str) -> tuple[int, str]:
@@ -268,23 +274,23 @@ class Store:
             ("id >= ? AND id < ? || char(1114111)", (which, which)),
             (f"substr(id, -{_SUFFIX}) = ?", (which,)),
         ):
-            rows = self.database.read(f"SELECT key, id FROM run WHERE {condition} ORDER BY key DESC", values)  # noqa: S608
+            rows = self.database.read(f"SELECT key, id FROM run WHERE {condition} ORDER BY key DESC", "it", values)  # noqa: S608
             if len(rows) == 1:
                 key, id = rows[0]
                 return key, id
             if rows:
                 few = ", ".join(id for _, id in rows[:5]) + (", …" if len(rows) > 5 else "")
                 raise StoreError(f"run {which!r} stands for {len(rows)} runs: {few}")
-        rows = self.database.read("SELECT id, name FROM run ORDER BY key DESC")
+        rows = self.database.read("SELECT id, name FROM run ORDER BY key DESC", "tT")
         near = difflib.get_close_matches(which, [text for row in rows for text in row if text], n=3, cutoff=0.5)
         newest = ", ".join(name or id for id, name in rows[:3])
         hint = f"did you mean {' or '.join(near)}?" if near else f"the newest are {newest}" if rows else "there is none"
         raise UnknownName(f"unknown run {which!r} in {self.folder}: {hint}")
 
     def _setting(self, key: str) -> str:
-        if self.database.read("SELECT 1 FROM setting WHERE key = ? LIMIT 1", (key,)):
+        if self.database.read("SELECT 1 FROM setting WHERE key = ? LIMIT 1", "i", (key,)):
             return key
-        known = [name for (name,) in self.database.read("SELECT DISTINCT key FROM setting")]
+        known = [name for (name,) in self.database.read("SELECT DISTINCT key FROM setting", "t")]
         ends = [name for name in known if name.endswith(f".{key}")]
         if known and len(ends) != 1:
             raise unknown("config key", key, ends or known)

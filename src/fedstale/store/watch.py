@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .info import COLUMNS, RunInfo, read_info
+from .info import COLUMNS, KINDS, RunInfo, read_info
 
 if TYPE_CHECKING:
     from .store import Store
@@ -35,7 +35,9 @@ class Watch:
 
     def refresh(self) -> set[int]:
         """Look again; return the keys of runs that are new, changed or gone."""
-        found = {key: (updated, status, done) for key, updated, status, done in self._store.database.read(STATES)}
+        found = {
+            key: (updated, status, done) for key, updated, status, done in self._store.database.read(STATES, "ifti")
+        }
         gone = self._states.keys() - found.keys()
         # The process of a run that says "running" may have died without a word to the store.
         suspect = {key for key, state in found.items() if state[1] == "running" or self._states.get(key) != state}
@@ -50,7 +52,7 @@ class Watch:
     def _read(self, keys: list[int]) -> Iterable[tuple[int, RunInfo]]:
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]
-            for key, *row in self._store.database.read(rows_query(len(some)), some):
+            for key, *row in self._store.database.read(rows_query(len(some)), f"i{KINDS}", some):
                 yield key, read_info(self._store.folder, tuple(row))
 
 
