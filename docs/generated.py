@@ -1,7 +1,7 @@
 """The parts of the reference that are made from the program itself, so that they cannot be out of date.
 
 A page has a line `<!-- generated: NAME -->`; when the page is read, `expand` puts the Markdown of `PARTS[NAME]()` in
-its place: the commands from the click tree, the settings from `Settings`, the registries from the tables in use.
+its place: the commands from typer's tree, the settings from `Settings`, the registries from the tables in use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-import click
 import typer.main
+from typer.core import TyperGroup, TyperOption
 
 MARK = re.compile(r"^<!-- generated: ([a-z-]+)(?: ([a-z./* -]+))? -->$", flags=re.MULTILINE)
 
@@ -43,12 +43,12 @@ def expand(text: str) -> str:
     return MARK.sub(lambda match: PARTS[match[1]](*match.groups()[1:] if match[2] else ()), text)
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
+def commands() -> Iterator[tuple[str, Any]]:
     """Every command of the command line that does something, with its full name, in the order of `--help`."""
     from fedstale.cli.app import app
 
-    def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-        if isinstance(command, click.Group):
+    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(command, TyperGroup):
             for word, inner in command.commands.items():
                 yield from walk(f"{name} {word}", inner)
         else:
@@ -110,16 +110,15 @@ def plain(text: str) -> str:
 
 
 def command_line() -> str:
-    """Every command: what it does, its arguments, its options, and the settings it takes as options."""
+    """Every command: what it does, its options, and the settings it takes as options."""
     return "\n\n".join(_command(name, command) for name, command in commands())
 
 
-def _command(name: str, command: click.Command) -> str:
+def _command(name: str, command: Any) -> str:
     from fedstale.simulation.settings import Settings
 
-    context = click.Context(command, info_name=name)
-    arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    context = command.context_class(command, info_name=name)
+    options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
     of_settings = {p.name for p in options} & set(Settings.model_fields)
     if len(of_settings) < 10:  # only `with_settings` gives a command a run's settings
         of_settings = set()
@@ -128,12 +127,6 @@ def _command(name: str, command: click.Command) -> str:
         plain(command.help or ""),
         f"```text\n{' '.join(command.get_usage(context).split()[1:])}\n```",
     ]
-    if arguments:
-        parts.append(
-            table(
-                ["argument", "meaning"], [(code((p.metavar or p.name or "").upper()), _meaning(p)) for p in arguments]
-            )
-        )
     own = [p for p in options if p.name not in of_settings]
     if own:
         parts.append(table(["option", "value", "meaning"], [(_flags(p), _kind(p), _meaning(p)) for p in own]))
@@ -144,24 +137,24 @@ def _command(name: str, command: click.Command) -> str:
     return "\n\n".join(parts)
 
 
-def _meaning(parameter: click.Parameter) -> str:
+def _meaning(parameter: TyperOption) -> str:
     text = str(getattr(parameter, "help", None) or "").replace(r"\[", "[")  # the terminal's renderer wants it escaped
     default = _default(parameter)
     return plain(text) + (f" (default {default})" if default and "default" not in text.lower() else "")
 
 
-def _flags(option: click.Option) -> str:
+def _flags(option: TyperOption) -> str:
     return ", ".join(code(flag) for flag in (*option.opts, *option.secondary_opts))
 
 
-def _kind(option: click.Option) -> str:
+def _kind(option: TyperOption) -> str:
     if option.is_flag:
         return ""
     name = "number" if option.type.name == "float" else option.type.name
     return f"{name}, repeatable" if option.multiple else name
 
 
-def _default(parameter: click.Parameter) -> str:
+def _default(parameter: TyperOption) -> str:
     value = parameter.default
     if callable(value) or value is None or value is False or value == "" or "Sentinel" in type(value).__name__:
         return ""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from fedstale.checks import InvalidInput
 from fedstale.cli.app import app
 
 QUADRATIC = ["run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet"]
@@ -210,7 +211,19 @@ def test_version_and_help() -> None:
     assert "--p-min" in ok("run", "--help")
 
 
-@pytest.mark.parametrize("words", [["compar"], ["runs", "shw"], ["data", "fech"]])
-def test_a_misspelt_command_is_named_once(words: list[str]) -> None:
-    said = CliRunner().invoke(app, words).output
-    assert said.count("Did you mean") == 1
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["compar"], "compare"), (["runs", "shw"], "show"), (["data", "fech"], "fetch")]
+)
+def test_a_misspelt_command_is_named_once(words: list[str], meant: str) -> None:
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, InvalidInput)
+    assert str(error).startswith(f"unknown command '{words[-1]}': did you mean {meant}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["run"], "TARGET is a task"), (["runs", "show"], "RUN is its id"), (["sweep"], "FILE is a TOML file")],
+)
+def test_help_says_what_an_argument_is(words: list[str], said: str) -> None:
+    """In the command's own text: the help of arguments is lost between some versions of typer and click."""
+    assert said in " ".join(ok(*words, "--help").split())

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -41,6 +40,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "report": ("report", "first", "--store", "s"),
     "runs list": ("runs", "list", "--store", "s"),
     "runs show": ("runs", "show", "first", "--store", "s"),
+    "rules list": ("rules", "list"),
     "data list": ("data", "list"),
 }
 NO_TABLE = {"board", "runs export", "runs delete", "data fetch", "data where", "flower new"}
@@ -64,13 +64,14 @@ SHAPES: dict[str, set[str]] = {
     "report": {"file", "bytes", "kind", "name", "runs"},
     "runs list": {"id", "name", "sweep", "status", "created", "rounds_done", "config", "summary", "folder"},
     "runs show": {"id", "name", "status", "config", "summary", "metrics"},
+    "rules list": {"name", "computes", "options"},
     "data list": {"name", "train", "test", "cached"},
 }
 
 
 def commands(group: Any, before: str = "") -> Iterator[str]:
     for name, command in group.commands.items():
-        if isinstance(command, click.Group):
+        if hasattr(command, "commands"):
             yield from commands(command, f"{before}{name} ")
         else:
             yield before + name

@@ -17,7 +17,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import click
 import typer.main
 from typer.testing import CliRunner
 
@@ -172,17 +171,17 @@ def check_command(block: Block, words: Sequence[str]) -> None:
             assert rest[0] in scripts, f"{block.where}: there is no program {rest[0]}"
 
 
-def resolve(command: click.Command, words: Sequence[str]) -> tuple[click.Command, list[str]]:
+def resolve(command: Any, words: Sequence[str]) -> tuple[Any, list[str]]:
     """Follow the words into the command tree."""
     rest = list(words)
-    while isinstance(command, click.Group):
+    while hasattr(command, "commands"):
         word = rest[0] if rest else ""
         assert word in command.commands, f"no command {word!r}: {', '.join(command.commands)}"
         command = command.commands[rest.pop(0)]
     return command, rest
 
 
-def check_options(block: Block, command: click.Command, words: Sequence[str]) -> None:
+def check_options(block: Block, command: Any, words: Sequence[str]) -> None:
     """Every option is one of the command's."""
     known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     for word in words:
@@ -193,4 +192,4 @@ def check_options(block: Block, command: click.Command, words: Sequence[str]) ->
 def parse_fedstale(words: Sequence[str]) -> None:
     """Let the real parser read a command, without running it."""
     command, rest = resolve(typer.main.get_command(app), words)
-    command.parse_args(click.Context(command, info_name=command.name), list(rest))
+    command.make_context(command.name, list(rest))

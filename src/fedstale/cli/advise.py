@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 def advise(
-    log: Annotated[
-        Path | None, typer.Argument(help="Participation log: a CSV file with the columns round,client.")
-    ] = None,
+    log: Annotated[Path | None, typer.Argument()] = None,
     p: Annotated[
         str | None, typer.Option("--p", help='Probabilities instead of a log: "1,1,0.1" or "12x1,12x0.1".')
     ] = None,
@@ -31,7 +29,10 @@ def advise(
     ] = 0.5,
     json: Json = False,
 ) -> None:
-    """Say what p_i, β and storage a federation needs, and whether stale updates are worth keeping."""
+    """Say what p_i, β and storage a federation needs, and whether stale updates are worth keeping.
+
+    LOG is a participation log: a CSV file with the columns round,client.
+    """
     from ..advice import advise as think
     from ..participation import Trace, frequencies
 

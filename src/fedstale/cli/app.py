@@ -13,13 +13,12 @@ import typer
 from .. import __version__
 from ..checks import InvalidInput
 from ..tasks.data import DataUnavailable
-from . import advise, board, compare, data, flower, report, reproduce, run, runs, sweep
-from .compat import TYPER_SUGGESTS, keep_argument_help
+from . import advise, board, compare, data, flower, report, reproduce, rules, run, runs, sweep
+from .group import Commands
 
-keep_argument_help()
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
-    suggest_commands=TYPER_SUGGESTS,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated learning with devices that show up unevenly: fresh and stale updates, mixed without bias.",
@@ -33,6 +32,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("board")(board.board)
 app.add_typer(runs.app, name="runs")
+app.add_typer(rules.app, name="rules")
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 

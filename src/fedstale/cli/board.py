@@ -9,16 +9,17 @@ import typer
 
 
 def board(
-    store: Annotated[
-        Path | None, typer.Argument(help="Folder of the store; default FEDSTALE_STORE or ./fedstale-runs.")
-    ] = None,
+    store: Annotated[Path | None, typer.Argument()] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8050,
     host: Annotated[
         str, typer.Option(help="Address to listen on; the default is reached from here only.")
     ] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Show the store in the browser, live and read-only; Ctrl-C ends it."""
+    """Show the store in the browser, live and read-only; Ctrl-C ends it.
+
+    STORE is its folder; by default the one that FEDSTALE_STORE names, or ./fedstale-runs.
+    """
     from ..board import Board
     from ..board.security import reached_from_outside
 

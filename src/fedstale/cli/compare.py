@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 SETTING = {"p_min": 0.05, "swap": 1.0}
 """The default setting: rare clients who disagree about two labels, so that bias, variance and staleness all show."""
 
+QUICK = {"rounds": 20}
+"""What --quick changes in it."""
+
 
 @with_settings("task", "rule", "beta", "rule_options")
 def compare(
-    task: Annotated[str, typer.Argument(help="What is learned.")] = "digits-mlp",
+    task: Annotated[str, typer.Argument()] = "digits-mlp",
     rules: Annotated[
         str,
         typer.Option(
@@ -31,14 +34,18 @@ def compare(
             'behind a plus, a memory behind an at: "fedavg,fedstale:0.8,fedstale+adam,fedstale@lowrank:4".'
         ),
     ] = "",
-    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds (default 3).", show_default=False)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the table and the picture.")] = Path("fedstale-compare"),
+    quick: Annotated[bool, typer.Option("--quick", help="One seed and 20 rounds, to see whether all is well.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live table.")] = False,
     json: Json = False,
     *,
     changes: dict[str, Any],
 ) -> None:
-    """Compare methods on one setting: same participants, same batches, several seeds."""
+    """Compare methods on one setting: same participants, same batches, several seeds.
+
+    TASK is what is learned: digits-mlp, mnist-mlp, quadratic, …
+    """
     from rich.console import Console
     from rich.live import Live
 
@@ -47,7 +54,7 @@ def compare(
     from ..simulation import settings
     from ..simulation.comparison import ALL, DEFAULT
 
-    chosen = settings(**{"task": task, **SETTING, **changes})
+    chosen = settings(**{"task": task, **SETTING, **(QUICK if quick else {}), **changes})
     methods = list(ALL) if rules == "all" else [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
     console = Console(stderr=True)
     with (
@@ -59,7 +66,7 @@ def compare(
             if not (quiet or json):
                 live.update(table(comparison))
 
-        comparison = run_comparison(chosen, methods, seeds, after=show)
+        comparison = run_comparison(chosen, methods, (1 if quick else 3) if seeds is None else seeds, after=show)
     for note in dict.fromkeys(str(one.message) for one in caught):
         typer.echo(f"note: {note}", err=True)
     out.mkdir(parents=True, exist_ok=True)

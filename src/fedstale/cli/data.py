@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from .compat import TYPER_SUGGESTS
+from .group import Commands
 from .options import Json, print_json
 
-app = typer.Typer(no_args_is_help=True, suggest_commands=TYPER_SUGGESTS, help="Data sets: list, fetch, where.")
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Data sets: list, fetch, where.")
 
 
 @app.command("list")
@@ -35,8 +35,11 @@ def list_(json: Json = False) -> None:
 
 
 @app.command()
-def fetch(name: Annotated[str, typer.Argument(help="The data set.")]) -> None:
-    """Fetch a data set, verify it and keep it in the cache."""
+def fetch(name: Annotated[str, typer.Argument()]) -> None:
+    """Fetch a data set, verify it and keep it in the cache.
+
+    NAME is one that `fedstale data list` shows.
+    """
     from ..tasks import data
 
     typer.echo(f"{name}: {data.fetch(name)}")

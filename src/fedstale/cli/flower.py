@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .compat import TYPER_SUGGESTS
+from .group import Commands
 
-app = typer.Typer(
-    no_args_is_help=True, suggest_commands=TYPER_SUGGESTS, help="Flower: apps that use fedstale's strategies."
-)
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Flower: apps that use fedstale's strategies.")
 
 
 @app.callback()
@@ -21,10 +19,13 @@ def flower() -> None:
 
 @app.command()
 def new(
-    folder: Annotated[Path, typer.Argument(help="Where to write the app: a new or empty folder.")],
+    folder: Annotated[Path, typer.Argument()],
     name: Annotated[str | None, typer.Option(help="The app's name; default: the folder's.")] = None,
 ) -> None:
-    """Write a complete Flower app that learns digits with FedStale."""
+    """Write a complete Flower app that learns digits with FedStale.
+
+    FOLDER is where it goes: a new or empty folder.
+    """
     from ..flower.scaffold import new as write
 
     for file in write(folder, name=name):

@@ -13,12 +13,7 @@ from .options import Json, StorePath, print_json
 def report(
     what: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[STORE|RUN|SWEEP]",
-            help="A folder with a store, a sweep's name, or a run: its id, the beginning or end of it, or its name. "
-            "Default: the whole store.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="[STORE|RUN|SWEEP]", show_default=False),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The file to write; an HTML page that is there is replaced.")
@@ -26,7 +21,11 @@ def report(
     store: StorePath = None,
     json: Json = False,
 ) -> None:
-    """Write what was run as one HTML file: settings, comparison, figures, claims. No scripts, nothing fetched."""
+    """Write what was run as one HTML file: settings, comparison, figures, claims. No scripts, nothing fetched.
+
+    Of a folder with a store, of a sweep by its name, or of a run by its id, the beginning or end of it, or its name;
+    by default of the whole store.
+    """
     from .. import report as reports
     from ..store import Store
 

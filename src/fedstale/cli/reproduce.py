@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    what: Annotated[str, typer.Argument(help="fig1, fig2, fig3, fig4, fig5, claims or all.")],
+    what: Annotated[str, typer.Argument()],
     task: Annotated[str, typer.Option(help="What is learned in figures 2 to 5.")] = "digits-mlp",
     quick: Annotated[
         bool, typer.Option("--quick", help="A smaller part of the grid; it says what it left out.")
@@ -44,7 +44,10 @@ def reproduce(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run (or resume) what a figure of the paper needs, and draw it as PNG, SVG and CSV."""
+    """Run (or resume) what a figure of the paper needs, and draw it as PNG, SVG and CSV.
+
+    WHAT is fig1, fig2, fig3, fig4, fig5, claims or all.
+    """
     from ..paper import fig1
     from ..paper.reproduce import QUICK_FIG1_RUNS, Reproducer, extent
     from ..store import Store

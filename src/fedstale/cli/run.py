@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @with_settings("task")
 def run(
-    target: Annotated[
-        str, typer.Argument(help="A task (digits-mlp, mnist-cnn, …) or a TOML file of settings.")
-    ] = "digits-mlp",
+    target: Annotated[str, typer.Argument()] = "digits-mlp",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run of these settings, if one was begun.")
     ] = False,
@@ -35,7 +33,10 @@ def run(
     *,
     changes: dict[str, Any],
 ) -> None:
-    """Run one federation and keep it in the store."""
+    """Run one federation and keep it in the store.
+
+    TARGET is a task (digits-mlp, mnist-cnn, …) or a TOML file of settings.
+    """
     from_file = target.endswith(".toml")
     chosen = from_toml(Path(target), **changes) if from_file else settings(task=target, **changes)
     if save_config is not None:
@@ -72,13 +73,16 @@ def run(
 
 
 def resume(
-    which: Annotated[str | None, typer.Argument(help="The run; default: the last one that was interrupted.")] = None,
+    which: Annotated[str | None, typer.Argument()] = None,
     store: StorePath = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json: Json = False,
 ) -> None:
-    """Go on with an interrupted run, with the same bits as if nothing had happened."""
+    """Go on with an interrupted run, with the same bits as if nothing had happened.
+
+    WHICH is its id, the beginning or end of it, or its name; by default the last run that was interrupted.
+    """
     from ..store import Store
 
     with Store.open(store, create=False) as opened, postponed("round"):

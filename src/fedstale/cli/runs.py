@@ -12,7 +12,7 @@ import typer
 
 from ..checks import InvalidInput
 from .chart import chart, spark
-from .compat import TYPER_SUGGESTS
+from .group import Commands
 from .options import Json, StorePath, print_json, screen
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from ..store import RunInfo
     from ..store.blocks import Series
 
-app = typer.Typer(
-    no_args_is_help=True, suggest_commands=TYPER_SUGGESTS, help="Runs in the store: list, show, export, delete."
-)
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Runs in the store: list, show, export, delete.")
 
 
 @app.command("list")
@@ -69,11 +67,14 @@ def list_(
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="The run: its id, its beginning or end, or its name.")],
+    run: Annotated[str, typer.Argument()],
     store: StorePath = None,
     json: Json = False,
 ) -> None:
-    """Show one run: settings, last numbers, and a small chart."""
+    """Show one run: settings, last numbers, and a small chart.
+
+    RUN is its id, the beginning or end of it, or its name.
+    """
     from ..store import Store
 
     with Store.open(store, create=False, read_only=True) as opened:
@@ -126,13 +127,16 @@ def _draw(console: Console, found: dict[str, Series]) -> None:
 
 @app.command()
 def export(
-    target: Annotated[Path, typer.Argument(help="The file to write.")],
+    target: Annotated[Path, typer.Argument()],
     store: StorePath = None,
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values (default by the file's ending).")] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="Parquet.")] = False,
     run: Annotated[list[str] | None, typer.Option(help="Only these runs.")] = None,
 ) -> None:
-    """Write the metrics of runs to one file: one line per run and round."""
+    """Write the metrics of runs to one file: one line per run and round.
+
+    TARGET is the file to write.
+    """
     from ..store import Store
 
     if csv and parquet:
@@ -147,10 +151,13 @@ def export(
 
 @app.command()
 def delete(
-    runs: Annotated[list[str], typer.Argument(help="The runs to delete, with their checkpoints.")],
+    runs: Annotated[list[str], typer.Argument()],
     store: StorePath = None,
 ) -> None:
-    """Delete runs; one that is running is refused."""
+    """Delete runs; one that is running is refused.
+
+    RUNS are their ids or names; their checkpoints go with them.
+    """
     from ..store import Store
 
     with Store.open(store, create=False) as opened:

@@ -36,7 +36,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A TOML file with [settings] and [grid], or a Python file.")],
+    file: Annotated[Path, typer.Argument()],
     store: StorePath = None,
     workers: Workers = None,
     ray: Ray = None,
@@ -50,7 +50,10 @@ def sweep(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run every combination of a grid; what the store has already is not run again."""
+    """Run every combination of a grid; what the store has already is not run again.
+
+    FILE is a TOML file with [settings] and [grid], or a Python file.
+    """
     from .. import sweeps
     from ..store import Store
 
