@@ -48,6 +48,7 @@ test: $(VENV)/.installed-all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+	$(BIN)/pytest -m install -n 2
 
 test-all: $(VENV)/.installed-all
 	$(BIN)/ruff format --check .

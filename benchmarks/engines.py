@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import torch
 from torch import nn
 from torch.nn import functional
 
@@ -37,7 +38,7 @@ class Residual(nn.Module):
         super().__init__()
         self.inner, self.norm, self.outer = nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 10)
 
-    def forward(self, x):  # type: ignore[no-untyped-def]
+    def forward(self, x):  # type: ignore[no-untyped-def]  # noqa: D102
         h = x.flatten(1)
         return self.outer(self.norm(h + functional.gelu(self.inner(h))))
 
@@ -61,8 +62,8 @@ def task(side: int, model: Callable[[], nn.Module]) -> Task:
     """Random images: speed does not depend on what they show."""
     rng = np.random.default_rng(0)
     count = CLIENTS * SAMPLES
-    x = rng.normal(size=(count, 1, side, side)).astype(np.float32)
-    data = ClientData(x, rng.integers(10, size=count), np.arange(CLIENTS + 1) * SAMPLES)
+    x = torch.from_numpy(rng.normal(size=(count, 1, side, side)).astype(np.float32))
+    data = ClientData(x, torch.from_numpy(rng.integers(10, size=count)), np.arange(CLIENTS + 1) * SAMPLES)
     return Task("random", data, data, model, functional.cross_entropy, 10, np.zeros(CLIENTS, dtype=np.int64))
 
 

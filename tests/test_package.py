@@ -1,9 +1,16 @@
-"""What `import fedstale` costs and brings."""
+"""What `import fedstale` costs and brings, and what the package says it needs."""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
 
 import fedstale as fs
 
@@ -24,3 +31,48 @@ def test_import_brings_numpy_and_nothing_else() -> None:
 def test_public_names_exist() -> None:
     assert all(hasattr(fs, name) for name in fs.__all__)
     assert len(set(fs.__all__)) == len(fs.__all__)
+
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+OURS = {"fedstale", "tests", "benchmarks", "generated", "flower_quickstart"}
+"""Packages of this tree, of its documentation and of its examples."""
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The distributions that requirements name, as `importlib.metadata` spells them when compared in lower case."""
+    return {re.split(r"[\s<>=!~;\[]", line, maxsplit=1)[0].lower().replace("_", "-") for line in requirements}
+
+
+def imported(folder: Path) -> dict[str, Path]:
+    """Every package that is imported below a folder, with one file that does it."""
+    found: dict[str, Path] = {}
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules = [node.module or ""]
+            found |= {module.partition(".")[0]: file for module in modules}
+    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize(
+    ("folder", "extras"),
+    [
+        ("src", ["sim", "flower", "ray", "board", "track", "parquet"]),
+        ("tests", list(EXTRAS)),
+        ("benchmarks", list(EXTRAS)),
+        ("docs", list(EXTRAS)),
+        ("examples", list(EXTRAS)),
+    ],
+)
+def test_every_import_is_of_a_declared_dependency(folder: str, extras: list[str]) -> None:
+    """What another package happens to bring today may be gone tomorrow: typer no longer brings click."""
+    declared = names(PROJECT["dependencies"]) | names([line for extra in extras for line in EXTRAS[extra]])
+    brings = packages_distributions()
+    for package, file in imported(ROOT / folder).items():
+        own = package in OURS or any((file.parent / name).exists() for name in (f"{package}.py", package))
+        peers = "peers" in file.parts  # each peer is measured in an environment of its own
+        distributions = {name.lower().replace("_", "-") for name in brings.get(package, [package])}
+        assert own or peers or distributions & declared, f"{file.relative_to(ROOT)} imports {package}, undeclared"

@@ -237,8 +237,8 @@ def test_frozen_and_unused_parameters() -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "residual"])
-def test_auto_has_the_bits_of_what_it_chose(model: str, caplog: pytest.LogCaptureFixture) -> None:
-    engine = built(MODELS[model], name="auto")
+def test_fastest_has_the_bits_of_what_it_chose(model: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = built(MODELS[model], name="fastest")
     early = engine.chosen
     assert engine.updates(engine.initial, np.empty(0, dtype=np.int64), 0).shape[0] == 0
     assert (early, engine.chosen) == (None, None)
@@ -246,24 +246,52 @@ def test_auto_has_the_bits_of_what_it_chose(model: str, caplog: pytest.LogCaptur
         result = run(engine, 3, np.arange(4))
     assert engine.chosen in ENGINES
     assert f"engine: {engine.chosen}" in caplog.text
-    assert isinstance(engine, training.AutoEngine)
+    assert isinstance(engine, training.FastestEngine)
     assert set(engine.timings) == set(ENGINES)
     assert min(engine.timings, key=lambda name: engine.timings[name]) == engine.chosen
     assert result.tobytes() == run(built(MODELS[model], name=engine.chosen), 3, np.arange(4)).tobytes()
 
 
-def test_auto_takes_the_faster_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedstale.training import auto
+def test_fastest_takes_the_faster_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedstale.training import fastest
 
     for fast in ENGINES:
-        monkeypatch.setattr(auto, "_seconds", lambda engine, job, fast=fast: 1.0 if engine.name == fast else 2.0)
-        engine = built(name="auto")
+        monkeypatch.setattr(fastest, "_seconds", lambda engine, job, fast=fast: 1.0 if engine.name == fast else 2.0)
+        engine = built(name="fastest")
         engine.updates(engine.initial, CLIENTS, 0)
         assert engine.chosen == fast
 
 
-def test_auto_on_ragged_rounds_with_every_extra() -> None:
-    engine, loop = (built(name=name, epochs=2, momentum=0.9) for name in ("auto", "loop"))
+def test_auto_looks_at_the_model_and_never_at_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal seeds give equal bits on one machine, however busy it is."""
+
+    def forbidden() -> float:
+        raise AssertionError("a run that may repeat its bits does not time anything")
+
+    monkeypatch.setattr("time.perf_counter", forbidden)
+    wide = lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 6000), nn.ReLU(), nn.Linear(6000, 4))  # noqa: E731
+    for model, wanted in ((MODELS["mlp"], "vmap"), (wide, "loop"), (MODELS["residual"], "loop")):
+        engine = built(model, name="auto")
+        assert engine.chosen == wanted
+        assert run(engine, 2, np.arange(4)).tobytes() == run(built(model, name=wanted), 2, np.arange(4)).tobytes()
+
+
+@pytest.mark.parametrize(("clients", "wanted"), [(1, "loop"), (2, "vmap"), (8, "vmap")])
+def test_auto_vectorises_from_two_clients_on(clients: int, wanted: str) -> None:
+    one = training.make(task(sizes=(20,) * clients), training.LocalTraining(lr=0.1, batch_size=8), engine="auto")
+    assert one.chosen == wanted
+
+
+@pytest.mark.parametrize(("clients", "wanted"), [(7, "loop"), (8, "vmap")])
+def test_auto_vectorises_other_models_of_many_clients(clients: int, wanted: str) -> None:
+    one = training.make(
+        task(MODELS["residual"], sizes=(20,) * clients), training.LocalTraining(lr=0.1, batch_size=8), engine="auto"
+    )
+    assert one.chosen == wanted
+
+
+def test_fastest_on_ragged_rounds_with_every_extra() -> None:
+    engine, loop = (built(name=name, epochs=2, momentum=0.9) for name in ("fastest", "loop"))
     rng = np.random.default_rng(0)
     starts, linear = rng.normal(scale=0.1, size=(2, 3, engine.num_params)).astype(np.float32)
     updates = engine.updates(starts, CLIENTS, 0, linear=linear, prox=0.1)

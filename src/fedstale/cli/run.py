@@ -166,8 +166,8 @@ def _go(
     try:
         simulation.run()
         engine = getattr(getattr(simulation.trainer, "engine", None), "chosen", None)
-        if engine and chosen.engine == "auto" and not quiet:
-            typer.echo(f"engine: auto took {engine}")
+        if engine and chosen.engine == "fastest" and not quiet:
+            typer.echo(f"engine: fastest took {engine}")
     except KeyboardInterrupt:
         done = simulation.state.round
         typer.echo(

@@ -181,7 +181,7 @@ def build(
 
 
 class KeepEngine(Callback):
-    """Put the engine that "auto" chose into the state: a resumed run must compute as the first did."""
+    """Put the engine that "fastest" chose into the state: a resumed run must compute as the first did."""
 
     def on_round(self, simulation: Simulation, record: Any) -> None:
         """Write the name once it is known."""

@@ -209,7 +209,9 @@ def compare(
             one = here.but(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
             simulation = build(one, task=task, participation=participation, callbacks=callbacks(method, seed))
             reason = simulation.run()
-            if not isinstance(task, Quadratic):  # what "auto" chose once serves all: the same arithmetic for everyone
+            if not isinstance(
+                task, Quadratic
+            ):  # what "fastest" chose once serves all: the same arithmetic for everyone
                 engine = simulation.trainer.engine.chosen  # type: ignore[attr-defined]
             comparison.results.setdefault(method, {})[seed] = result(simulation, reason, method.label)
             after(comparison)

@@ -61,7 +61,7 @@ class Settings(BaseModel):
     weight_decay: float = Field(0.0, ge=0, description="of local SGD; the authors' code uses 5e-4")
     schedule: str = Field("constant", description="factor on η_c by round")
 
-    engine: str = Field("auto", description="loop, vmap or auto")
+    engine: str = Field("auto", description="loop, vmap, auto (by the model) or fastest (timed)")
     precision: str = Field("float32", description="float32 or bfloat16 for local training")
     device: str = Field("cpu", description="cpu or cuda")
     threads: int | None = Field(None, ge=1, description="clients that train side by side on the CPU; changes no bits")

@@ -16,19 +16,19 @@ from .batches import Batches, draw
 from .local import LocalTraining
 
 if TYPE_CHECKING:
-    from .auto import AutoEngine
     from .engine import Engine
     from .evaluation import Evaluation
+    from .fastest import FastestEngine
     from .layout import flatten, unflatten
     from .loop import LoopEngine
     from .registry import make
     from .vmap import VmapEngine
 
 __all__ = [
-    "AutoEngine",
     "Batches",
     "Engine",
     "Evaluation",
+    "FastestEngine",
     "LocalTraining",
     "LoopEngine",
     "VmapEngine",
@@ -39,9 +39,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AutoEngine": "auto",
     "Engine": "engine",
     "Evaluation": "evaluation",
+    "FastestEngine": "fastest",
     "LoopEngine": "loop",
     "VmapEngine": "vmap",
     "flatten": "layout",

@@ -81,7 +81,7 @@ class Engine(ABC):
 
     @property
     def chosen(self) -> str | None:
-        """The engine whose bits these are: the name, or what "auto" chose; None while it has not chosen yet."""
+        """The engine whose bits these are: the name, or what "fastest" chose; None while it has not chosen yet."""
         return self.name
 
     @property

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 
 import torch
 
-from ..checks import choose, fail, positive_int
+from ..checks import InvalidInput, choose, fail, positive_int
 from ..tasks.task import Task
-from .auto import AutoEngine
+from .dense import dense_layers
 from .engine import Engine
+from .fastest import FastestEngine
 from .local import LocalTraining
 from .loop import LoopEngine
 from .setting import Setting
 from .vmap import VmapEngine
 
-ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "vmap": VmapEngine, "auto": AutoEngine}
+log = logging.getLogger(__name__)
+AUTO = "auto"
+ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "vmap": VmapEngine, "fastest": FastestEngine}
+LARGEST_DENSE, LARGEST_OTHER, MANY = 200_000, 10_000, 8
+"""Parameters up to which "auto" lets models train as one program, dense ones and others, and the clients that the
+latter need to pay for being interpreted (`benchmarks/engines.py` measures both engines)."""
 PRECISIONS = {"float32": False, "bfloat16": True}
 
 
@@ -40,8 +47,9 @@ def make(
     training
         Hyper-parameters of local training.
     engine
-        "loop" (one client after the other), "vmap" (all clients as one batched program) or "auto" (times both on the
-        first round).
+        "loop" (one client after the other), "vmap" (all clients as one batched program), "auto" (one of these two, by
+        the model and the number of clients alone: equal seeds give equal bits) or "fastest" (times both on the first
+        round).
     precision
         "float32", or "bfloat16": forward and backward passes under autocast, weights and updates in float32. It
         pays where the hardware multiplies bfloat16; a processor that does not is warned of.
@@ -55,7 +63,7 @@ def make(
     losses
         Whether `Engine.losses` is kept.
     """
-    kind = choose("engine", engine, ENGINES)
+    kind = choose("engine", engine, {AUTO: None, **ENGINES})
     bfloat16 = choose("precision", precision, PRECISIONS)
     where = _device(device)
     positive_int("seed", seed, 0)
@@ -63,7 +71,26 @@ def make(
     if bfloat16 and where.type == "cpu" and _product_seconds(torch.bfloat16) > 2 * _product_seconds(torch.float32):
         warnings.warn("this processor multiplies float32 faster than bfloat16: precision='float32' pays", stacklevel=2)
     setting = Setting(task, training, bfloat16=bfloat16, device=where, threads=count, seed=seed, record_losses=losses)
-    return kind(setting)
+    return _preferred(setting) if kind is None else kind(setting)
+
+
+def _preferred(setting: Setting) -> Engine:
+    """What "auto" takes: vmap for small models of several clients, the loop for everything else.
+
+    Small dense networks are one batched matrix product with its gradient in closed form. Other models go through
+    `torch.func`, whose interpretation and grouped convolutions pay for tiny models of many clients only.
+    """
+    params, clients = setting.layout.num_params, setting.task.num_clients
+    if dense_layers(setting.model, setting.task.loss, setting.task.train.x.ndim) is not None:
+        vectorised = params <= LARGEST_DENSE and clients > 1
+    else:
+        vectorised = params <= LARGEST_OTHER and clients >= MANY
+    if vectorised:
+        try:
+            return VmapEngine(setting)
+        except InvalidInput as reason:  # a model that only the loop can train
+            log.info("engine: loop (%s)", reason)
+    return LoopEngine(setting)
 
 
 def _product_seconds(dtype: torch.dtype) -> float:

@@ -1,8 +1,8 @@
 """The engine that times both others on the first round and takes the faster one.
 
 The trial's results are thrown away: from the first update on, the bits are those of the engine that was chosen. As
-the choice depends on the machine, a run that has to repeat its bits elsewhere, or after a resume, is made with the
-name that `chosen` gave.
+the choice depends on the machine and the moment, equal seeds need not give equal bits: `engine="auto"`, which asks the
+model alone, does. A resumed run goes on with the engine that was chosen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOPELESS = 4.0
 log = logging.getLogger(__name__)
 
 
-class AutoEngine(Engine):
+class FastestEngine(Engine):
     """Chooses between loop and vmap; see the module.
 
     Attributes
@@ -37,7 +37,7 @@ class AutoEngine(Engine):
         Seconds per client and local step that were measured, by engine.
     """
 
-    name = "auto"
+    name = "fastest"
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
