@@ -73,7 +73,11 @@ def measure(name: str, batch: int, participants: int, repeats: int) -> dict[str,
     local = training.LocalTraining(lr=0.01, steps=5, batch_size=batch)
     clients = np.arange(participants)
     engines = {kind: training.make(made, local, engine=kind) for kind in ("loop", "vmap")}
-    calls = {kind: (lambda one=one: one.updates(one.initial, clients, 0)) for kind, one in engines.items()}
+
+    def call(engine: training.Engine) -> Callable[[], object]:
+        return lambda: engine.updates(engine.initial, clients, 0)
+
+    calls = {kind: call(engine) for kind, engine in engines.items()}
     seconds = {kind: median(found) for kind, found in interleaved(calls, repeats).items()}
     taken = str(training.make(made, local, engine="auto").chosen)
     return {

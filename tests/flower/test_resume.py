@@ -153,7 +153,7 @@ def test_a_crash_while_saving_leaves_the_round_before(tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", crash)
-        with pytest.raises(fs.InvalidInput, match="folder .*: power cut"):
+        with pytest.raises(fs.InvalidInput, match=r"folder .*: power cut"):
             strategy.start(grid, record(model()), num_rounds=3)
     resumed = FedStale.resume(tmp_path).start(grid, record(model()), num_rounds=4)
     assert sorted(resumed.train_metrics_clientapp) == [3, 4]
