@@ -234,17 +234,3 @@ def test_a_forked_child_is_told_to_open_its_own(store: Store) -> None:
     assert b"open it again in this one" in os.read(read, 1000)
     os.close(read)
     assert store.runs()[0].status == "running"  # the child letting go does not free the parent's lock
-
-
-def test_runs_that_diverged_under_the_second_format_have_their_round(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
-        store.start({}, name="calm").finish("finished", "stopped after round 3")
-        store.start({}, name="wild").finish("finished", "diverged in round 16")
-        store.start({}, name="going").release()
-    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("ALTER TABLE run DROP COLUMN diverged_in")
-        connection.execute("UPDATE version SET format = 2")
-    connection.close()
-    with Store.open(tmp_path) as store:
-        found = {info.name: (info.status, info.diverged_in) for info in store.runs()}
-    assert found == {"calm": ("finished", None), "wild": ("diverged", 17), "going": ("interrupted", None)}
