@@ -122,8 +122,12 @@ def test_every_command_and_every_parameter_says_what_it_is() -> None:
         assert command.help, name
         assert f"## {name}\n" in page
         for parameter in command.params:
-            assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
-            for flag in parameter.opts if parameter.param_type_name == "option" else ():
+            if parameter.param_type_name == "argument":  # described in the text of its command
+                for word in re.findall(r"\w+", parameter.metavar or parameter.name.upper()):
+                    assert re.search(rf"\b{word}\b", command.help), f"{name}: {word}"
+                continue
+            assert parameter.help, f"{name}: {parameter.name}"
+            for flag in parameter.opts:
                 assert f"`{flag}`" in page, f"{name}: {flag}"
 
 

@@ -23,8 +23,8 @@ def report(
 ) -> None:
     """Write what was run as one HTML file: settings, comparison, figures, claims. No scripts, nothing fetched.
 
-    Of a folder with a store, of a sweep by its name, or of a run by its id, the beginning or end of it, or its name;
-    by default of the whole store.
+    STORE is a folder with a store, SWEEP the name of a sweep, RUN a run's id, the beginning or end of it, or its name.
+    Without any of them: the whole store of --store.
     """
     from .. import report as reports
     from ..store import Store
