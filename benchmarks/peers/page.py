@@ -217,6 +217,30 @@ disk are sliced as plain arrays: `numpy.memmap` spends several times as long on 
 """
 
 
+def engines(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
+    """The part that says which engine is faster for which model, and which one "auto" takes."""
+    lines = ["## Which engine", "", ENGINES, "", _ran(facts), ""]
+    lines += [
+        "| model | parameters | batch | participants of 24 | loop over vmap | auto takes | auto over the faster |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for row in rows:
+        ratio, cost = float(row["loop over vmap"]), float(row["auto over best"])
+        lines.append(
+            f"| {row['model']} | {int(row['parameters']):,} | {row['batch']} | {row['participants']} | {ratio:.2f} | "
+            f"{row['auto takes']} | {cost:.2f} |"
+        )
+    return [*lines, ""]
+
+
+ENGINES = """\
+`engine="auto"` must not time anything in a run, because equal seeds are to give equal bits. The three numbers it decides
+by (`training/registry.py`) come from this table: dense networks of up to 200,000 parameters train as one program from
+two clients on, other models of up to 10,000 parameters from eight clients on, everything else one client after the other.
+Above 1, vmap is the faster one. The rule does not look at the participants of a round: they change, the bits must not.\
+"""
+
+
 def render(docs: Path) -> None:
     """Write the page."""
     folder = docs / "results" / "benchmarks"
@@ -227,6 +251,9 @@ def render(docs: Path) -> None:
     rows = machine.read(folder / "profile.csv")
     if rows:
         lines += profile(rows, machine.read_about(folder / "profile-about.csv"))
+    rows = machine.read(folder / "engines.csv")
+    if rows:
+        lines += engines(rows, machine.read_about(folder / "engines-about.csv"))
     lines += growing.million(folder, _ran)
     lines += growing.growth(folder, docs / "images", _ran)
     text = "\n".join(lines)
