@@ -234,10 +234,11 @@ def engines(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
 
 
 ENGINES = """\
-`engine="auto"` must not time anything in a run, because equal seeds are to give equal bits. The three numbers it decides
-by (`training/registry.py`) come from this table: dense networks of up to 200,000 parameters train as one program from
-two clients on, other models of up to 10,000 parameters from eight clients on, everything else one client after the other.
-Above 1, vmap is the faster one. The rule does not look at the participants of a round: they change, the bits must not.\
+`engine="auto"` must not time anything in a run, because equal seeds are to give equal bits. The three numbers it
+decides by (`training/registry.py`) come from this table: dense networks of up to 200,000 parameters train as one
+program from two clients on, other models of up to 10,000 parameters from eight clients on, everything else one client
+after the other. Above 1, vmap is the faster one. The rule does not look at the participants of a round: they change,
+the bits must not.\
 """
 
 

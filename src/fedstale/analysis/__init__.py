@@ -2,8 +2,8 @@
 
 One of each, for `compare`, sweeps, the paper's figures, the report and the board. All three keep to one policy: **a run
 that diverged has no result**. Its tail is NaN, the mean of its method is NaN, the curve of its method ends before its
-round, and all of them say which round it was. It is never left out of a mean, which would flatter its method. How sure a
-difference between methods is, `evidence` says.
+round, and all of them say which round it was. It is never left out of a mean, which would flatter its method. How sure
+a difference between methods is, `evidence` says.
 
 Rounds are counted from 1 in words and pictures and in `diverged_in`: a run that diverged in round 17 has 16 rounds.
 """
