@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,9 +129,9 @@ def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
     axis.set_xlabel("round")
 
 
-def _raster(axis: Any, participants: list[Any], num_clients: int) -> None:
+def _raster(axis: Any, participants: Sequence[Any], num_clients: int) -> None:
     rounds = np.concatenate([np.full(len(who), t) for t, who in enumerate(participants)] or [np.empty(0)])
-    clients = np.concatenate(participants or [np.empty(0)])
+    clients = np.concatenate([*participants] or [np.empty(0)])
     axis.scatter(rounds, clients, s=3, marker="s", color="#0072B2", linewidths=0)
     axis.set(title="who came (first seed)", xlabel="round", ylabel="client", ylim=(num_clients - 0.5, -0.5))
     axis.grid(visible=False)

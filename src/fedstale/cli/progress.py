@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..simulation.loop import Callback, Record, Simulation
+from ..simulation.history import Record
+from ..simulation.loop import Callback, Simulation
 
 
 @dataclass

@@ -150,7 +150,9 @@ def _go(
         if not continues:
             _clear(kept.folder / "memory")
         with postponed("round") as interrupt, interrupt.heard():  # fetching data may take long, and nothing is begun
-            simulation = build(chosen, callbacks=callbacks, folder=kept.folder, resume=continues, progress=not quiet)
+            simulation = build(
+                chosen, callbacks=callbacks, folder=kept.folder, resume=continues, progress=not quiet, keep=False
+            )
         kept.truncate(simulation.state.round - 1)
         _agree(kept, simulation.state.round)
     except BaseException:

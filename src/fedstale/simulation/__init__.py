@@ -3,7 +3,8 @@
 from .build import build
 from .callbacks import EarlyStop, MLflow, StoreRun, TensorBoard
 from .comparison import Comparison, Method, compare
-from .loop import Callback, Evaluation, Record, Simulation, Trainer
+from .history import Record
+from .loop import Callback, Evaluation, Simulation, Trainer
 from .run import Result, describe, result, simulate
 from .settings import Settings, from_toml, settings, to_toml
 

@@ -126,6 +126,7 @@ def build(
     folder: Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    keep: bool = True,
 ) -> Simulation:
     """Make the simulation that the settings describe; objects that are given stand in for what they name.
 
@@ -143,6 +144,8 @@ def build(
         Go on from the checkpoint in `folder`/checkpoint.
     progress
         Whether fetching data shows a progress bar.
+    keep
+        Whether the simulation keeps its rounds in RAM, see `Simulation`.
     """
     participation = participation or make_participation(chosen)
     rule = rule or make_rule(chosen)
@@ -176,6 +179,7 @@ def build(
         per_client=chosen.per_client,
         leave_out=chosen.bad_updates == "leave-out",
         saved=state,
+        keep=keep,
         callbacks=[KeepEngine(), *callbacks],
     )
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..checks import Float, InvalidInput, positive_int
 from ..participation import Known
-from .loop import Callback, Record, Simulation
+from .history import Record
+from .loop import Callback, Simulation
 
 if TYPE_CHECKING:
     from ..store import Run

@@ -22,9 +22,9 @@ from ..participation import Estimator, Participation
 from ..rules import Local, Rule
 from ..screening import screen
 from ..state import State
+from .history import History, Metrics, Record
 
 _logger = getLogger("fedstale")
-Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +53,6 @@ class Trainer(Protocol):
 
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """How good the model is over all clients' test data."""
-
-
-@dataclass(frozen=True, eq=False)
-class Record:
-    """One round: its index, its metrics, who came, and the accuracy per client where it was measured."""
-
-    round: int
-    metrics: Metrics
-    participants: Ints
-    per_client: Float | None = None
 
 
 class Callback:
@@ -109,6 +99,8 @@ class Simulation:
         the run has diverged.
     saved
         A state to go on from.
+    keep
+        Whether `records` keeps the rounds in RAM, under 200 bytes each; not needed where a store has them.
     """
 
     trainer: Trainer
@@ -124,7 +116,8 @@ class Simulation:
     leave_out: bool = False
     saved: InitVar[State | None] = None
     callbacks: Sequence[Callback] = ()
-    records: list[Record] = field(default_factory=list)
+    keep: bool = True
+    records: History = field(default_factory=History)
     stop: bool = False
     """A callback may set this to end the run after the present round."""
     state: State = field(init=False)
@@ -193,7 +186,8 @@ class Simulation:
             metrics["train_loss"] = float(loss)
         metrics["seconds"] = time.perf_counter() - started
         record = Record(t, metrics, clients, per_client)
-        self.records.append(record)
+        if self.keep:
+            self.records.add(record)
         self.whole = True
         return record
 
@@ -287,5 +281,5 @@ class Simulation:
             hook(callback)
 
     def column(self, name: str) -> Float:
-        """One metric over all rounds run so far, NaN where it was not measured."""
-        return np.array([record.metrics.get(name, np.nan) for record in self.records])
+        """One metric over all rounds kept so far, NaN where it was not measured."""
+        return self.records.column(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
 from .callbacks import StoreRun
+from .history import Rounds, Stored
 from .loop import Callback, Simulation
 from .settings import Settings, settings
 
@@ -42,12 +44,8 @@ class Result:
         How many rounds it was to have.
     diverged_in
         The round in which it diverged, counted from 1; None for a run that did not.
-    metrics
-        One array per metric, one entry per round, NaN where it was not measured.
-    participants
-        Who came in each round.
-    per_client
-        (rounds, accuracy of each client at them), where asked for.
+    rounds
+        What the rounds were: in RAM, or of a run that is kept in a store, read from there when asked for.
     state
         The server's state at the end: model, memory, estimator.
     """
@@ -56,10 +54,23 @@ class Result:
     reason: str
     rounds_planned: int
     diverged_in: int | None
-    metrics: dict[str, Float]
-    participants: list[Ints]
-    per_client: tuple[Ints, Float] | None
+    rounds: Rounds
     state: State
+
+    @cached_property
+    def metrics(self) -> dict[str, Float]:
+        """One array per metric, one entry per round, NaN where it was not measured."""
+        return self.rounds.metrics
+
+    @property
+    def participants(self) -> Sequence[Ints]:
+        """Who came in each round."""
+        return self.rounds.participants
+
+    @property
+    def per_client(self) -> tuple[Ints, Float] | None:
+        """(rounds, accuracy of each client at them), where asked for."""
+        return self.rounds.per_client
 
     @property
     def model(self) -> Any:
@@ -96,23 +107,14 @@ class Result:
                 writer.writerow([t, *("" if np.isnan(value) else repr(float(value)) for value in row)])
 
 
-def result(simulation: Simulation, reason: str, label: str) -> Result:
-    """Collect what a simulation recorded."""
-    records = simulation.records
-    names = dict.fromkeys(name for record in records for name in record.metrics)
-    measured = [record for record in records if record.per_client is not None]
-    per_client = None
-    if measured:
-        rounds = np.array([record.round for record in measured])
-        per_client = rounds, np.array([record.per_client for record in measured])
+def result(simulation: Simulation, reason: str, label: str, rounds: Rounds | None = None) -> Result:
+    """Collect what a simulation left; `rounds` says where its rounds are, if not in RAM."""
     return Result(
         label=label,
         reason=reason,
         rounds_planned=simulation.rounds,
         diverged_in=simulation.state.round + 1 if reason == "diverged" else None,
-        metrics={name: simulation.column(name) for name in names},
-        participants=[record.participants for record in records],
-        per_client=per_client,
+        rounds=simulation.records if rounds is None else rounds,
         state=simulation.state,
     )
 
@@ -189,12 +191,12 @@ def _stored(
         try:
             with interrupt.heard():  # fetching data may take long, and nothing is begun
                 mine = [StoreRun(run), *callbacks]
-                simulation = build(chosen, callbacks=mine, folder=run.folder, progress=False, **given)
+                simulation = build(chosen, callbacks=mine, folder=run.folder, progress=False, keep=False, **given)
         except (InvalidInput, KeyboardInterrupt):
             run.release()
             store.delete(run.id)
             raise
-        return result(simulation, simulation.run(), label)
+        return result(simulation, simulation.run(), label, Stored(store.folder, run.id))
 
 
 def recorded(rule: Rule) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ..simulation.history import Record
+from ..simulation.loop import Callback, Simulation
 from ..simulation.settings import Settings, settings
 from .outcome import Outcome
 
@@ -89,21 +91,29 @@ def alone(chosen: Settings) -> Outcome:
     outcome = Outcome(chosen.record())
     try:
         with TemporaryDirectory(prefix="fedstale-") as folder:  # for memory="disk": rows that end with the run
-            simulation = build(chosen, folder=Path(folder), progress=False)
+            simulation = build(chosen, callbacks=[_Evaluated(outcome)], folder=Path(folder), progress=False, keep=False)
             try:
                 reason = simulation.run()
             finally:
                 simulation.state.close()
     except Exception as error:  # a failed run does not stop the sweep
-        outcome.reason, outcome.failed = f"{type(error).__name__}: {error}", True
-        return outcome
-    for record in simulation.records:
-        if "accuracy" in record.metrics or "excess_loss" in record.metrics:
-            metrics = {name: value for name, value in record.metrics.items() if name != "seconds"}
-            outcome.rows.append((record.round, metrics))
+        return Outcome(chosen.record(), reason=f"{type(error).__name__}: {error}", failed=True)
     outcome.reason = reason
     outcome.diverged_in = simulation.state.round + 1 if reason == "diverged" else None
     return outcome
+
+
+@dataclass
+class _Evaluated(Callback):
+    """Keep the rounds that were evaluated: a sweep wants no others."""
+
+    outcome: Outcome
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """Take the metrics without the wall-clock."""
+        if "accuracy" in record.metrics or "excess_loss" in record.metrics:
+            metrics = {name: value for name, value in record.metrics.items() if name != "seconds"}
+            self.outcome.rows.append((record.round, metrics))
 
 
 @contextmanager
