@@ -77,6 +77,7 @@ def child(job: dict[str, Any], log: Path, counts: Path) -> None:
     code = 1
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore Ctrl-C
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         from .places import Trap
         from .victims import VICTIMS
 
@@ -84,6 +85,7 @@ def child(job: dict[str, Any], log: Path, counts: Path) -> None:
         number = job.get("signal", signal.SIGKILL)
         trap = Trap(job.get("place"), job.get("crossing", 0), job.get("moment", "before"), number).set()
         VICTIMS[job["victim"]].go(Path(job["folder"]))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is through
         counts.write_text(json.dumps(trap.counts))
         code = 0
     except KeyboardInterrupt:
@@ -164,9 +166,11 @@ def main() -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         log, counts = folder.with_suffix(".log"), folder.with_suffix(".counts")
         counts.unlink(missing_ok=True)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what hits the child early waits until it is ready
         process = os.fork()
         if process == 0:
             child(job, log, counts)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         answer = watch(job, process)
         answer["log"] = log.read_text(errors="replace")[-2000:] if log.exists() else ""
         answer["counts"] = json.loads(counts.read_text()) if counts.exists() else {}
