@@ -187,7 +187,8 @@ class Theory(Beta):
     """β* = A/(A + B), the minimiser of the paper's bound (Theorem `thm:fedhist`, Eq. `beta_opt`).
 
     Noise and heterogeneity are estimated from the updates seen so far (`theory.MomentEstimator`) where they
-    are not given; p_avg and p_min are those of the federation, or of the clients seen.
+    are not given; the p_i and α_i are those of the federation, or of the clients seen. The bound is for the worst
+    case, and β* is small in every setting of the paper: it tells how the best β moves, not how large it is.
 
     Parameters
     ----------
@@ -221,21 +222,20 @@ class Theory(Beta):
         """Return the minimiser of the bound at the present estimates."""
         known = state.federation.probabilities
         p = state.clients["beta/p"] if known is None else np.asarray(known)
+        alpha = state.federation.alpha()[p > 0]
         p = p[p > 0]
         noise, spread = self.sigma2_over_K, self.sigma_g2
         if noise is None or spread is None:
             noise, spread = theory.noise_and_heterogeneity(state.extras["beta/moments"])
         if not p.size or not np.isfinite([noise, spread]).all():
             return self.start
-        return theory.optimal_beta_from_moments(
-            noise, spread, p, num_clients=state.federation.num_clients, drift=self.drift
-        )
+        return theory.optimal_beta_from_moments(noise, spread, p, alpha=alpha, drift=self.drift)
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
-        """Take the round's norms and spread into the moments; weights 1/p_i make them those of all clients."""
+        """Take the round's norms and spread into the moments; weights α_i/p_i make them those of the objective."""
         state.clients["beta/p"][round.clients] = round.p
         seen = state.clients["last_seen"][round.clients]
-        weights = 1.0 / round.p
+        weights = state.federation.num_clients * round.alpha / round.p
         mean = weighted_sum(round.rows, weights / weights.sum(), len(sums.mix))
         lengths = squares(round.rows)
         with np.errstate(over="ignore"):  # the moments hold products of two weights and a square

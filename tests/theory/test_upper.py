@@ -43,7 +43,8 @@ def test_summary_by_hand() -> None:
     assert summary.p_avg == pytest.approx(0.5)
     assert summary.p_min == pytest.approx(0.25)
     assert summary.inverse_p_var == pytest.approx((0 + 1 + 3 + 3) / 4)
-    assert summary.mean_inverse_p == pytest.approx((1 + 2 + 4 + 4) / 4)
+    assert summary.absence == pytest.approx((0 + 1 + 3 + 3) / 16)
+    assert summary.sampling == pytest.approx((1 + 2 + 4 + 4) / 16)
     assert summary.ratio == pytest.approx(2.0)
 
 

@@ -1,6 +1,7 @@
 """Step sizes for which the upper bound holds: Eq. `lem_progress_lr`, and what its proof needs besides.
 
-The printed condition, with v = 1/p_var and r = p_avg/p_min, is η_c ≤ 1/(8LK) and
+With equal weights α_i = 1/N (others: `heterogeneity.py`), v = 1/p_var and r = p_avg/p_min, the printed condition is
+η_c ≤ 1/(8LK) and
 η_s ≤ min{N/(12(1−β)²v), 2N/(3v), 1/(3β²vr)} (the main text prints it without 2N/(3v)). It is meant to collect
 all conditions of the proof, but four of them do not follow from it. With every p_i = 1, for one, it allows
 any η_s, and plain gradient descent diverges. They limit η = η_s η_c K:
@@ -51,26 +52,28 @@ class StepSizeLimits:
         return min(self.server, *proof)
 
 
-def step_size_limits(L: float, p: ArrayLike, K: int, beta: float, lr_client: float | None = None) -> StepSizeLimits:
-    """Return the step-size limits for smoothness `L`, probabilities `p` (N,), `K` local steps and `beta`.
+def step_size_limits(
+    L: float, p: ArrayLike, K: int, beta: float, lr_client: float | None = None, *, alpha: ArrayLike | None = None
+) -> StepSizeLimits:
+    """Return the step-size limits for smoothness `L`, probabilities `p` (N,), `K` local steps, `beta` and `alpha` (N,).
 
     The limits of the proof are on η_s η_c K; they are given as limits on η_s at `lr_client`, by default the
     largest client rate allowed.
     """
     number("L", L, 0.0, open_low=True)
     fraction("beta", beta)
-    s = participation_summary(p)
+    s = participation_summary(p, alpha)
     client = 1.0 / (8.0 * L * positive_int("K", K))
     rate = client if lr_client is None else number("lr_client", lr_client, 0.0, open_low=True)
-    v, n, per_eta = s.inverse_p_var, s.num_clients, 1.0 / (rate * K)
+    v, absence, per_eta = s.inverse_p_var, s.absence, 1.0 / (rate * K)
     drift = (rate * L) ** 2 * K * (K - 1)
-    stale_step = _over(n, 24.0 * v * (beta * L) ** 2)
+    stale_step = _over(1.0, 24.0 * absence * (beta * L) ** 2)
     stale_memory = _over(s.p_min**2, 48.0 * v * (beta * L) ** 2 * (1.0 - s.p_avg) * (2.0 - s.p_min))
-    first = L * v * (6.0 * (1.0 + 8.0 * drift) / n + 192.0 * beta**2 * s.ratio * drift)
+    first = L * (6.0 * (1.0 + 8.0 * drift) * absence + 192.0 * beta**2 * v * s.ratio * drift)
     return StepSizeLimits(
         client=client,
-        server_fresh=_over(n, 12.0 * (1.0 - beta) ** 2 * v),
-        server_sampling=_over(2.0 * n, 3.0 * v),
+        server_fresh=_over(1.0, 12.0 * (1.0 - beta) ** 2 * absence),
+        server_sampling=_over(2.0, 3.0 * absence),
         server_stale=_over(1.0, 3.0 * beta**2 * v * s.ratio),
         proof_descent=per_eta / (2.0 * L),
         proof_stale_step=per_eta * float(np.sqrt(stale_step)),
@@ -84,7 +87,7 @@ def check_step_sizes(problem: Problem, *, printed: bool = False) -> None:
 
     With `printed`, only Eq. `lem_progress_lr` as it stands is asked; by default also what the proof needs.
     """
-    limits = step_size_limits(problem.L, problem.p, problem.K, problem.beta, problem.lr_client)
+    limits = step_size_limits(problem.L, problem.p, problem.K, problem.beta, problem.lr_client, alpha=problem.alpha)
     server = limits.server if printed else limits.server_proof
     if not _at_most(problem.lr_client, limits.client):
         raise fail("lr_client", problem.lr_client, f"must be at most 1/(8LK) = {limits.client:.6g}")

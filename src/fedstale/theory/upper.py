@@ -1,6 +1,7 @@
 """Upper bound on min_t E‖∇F(w_t)‖²: Theorem `thm:fedhist` of the supplement with its explicit constants.
 
-Notation: η = η_s η_c K, v = 1/p_var = mean (1−p_i)/p_i, r = p_avg/p_min and D = η_c² L² K(K−1) (the drift).
+Notation: η = η_s η_c K, v = 1/p_var = mean (1−p_i)/p_i, r = p_avg/p_min and D = η_c² L² K(K−1) (the drift). The paper
+has α_i = 1/N; here the α_i may be any weights of the objective (its footnote), see `heterogeneity.py`.
 
 Re-derived from Lemmas `lem:round_progress` and `lem:initial_progress` (times 4/(ηT), summed over the rounds):
 all twelve terms and their constants agree with the printed theorem, which is only looser than the lemmas
@@ -19,15 +20,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import fraction, number, positive_int
+from ..checks import fail, fraction, number, positive_int
 from .heterogeneity import ParticipationSummary, participation_summary
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A federation and its hyper-parameters, as the theorem sees them (α_i = 1/N).
+    """A federation and its hyper-parameters, as the theorem sees them.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ class Problem:
     initial_gap
         F(w₁) − F*.
     memory_gap
-        H₁ = mean ‖∇F_i(w₁) − h_i‖²; with the usual h_i = 0, the mean squared gradient at w₁.
+        H₁ = Σ α_i ‖∇F_i(w₁) − h_i‖²; with the usual h_i = 0, the mean squared gradient at w₁.
     p
         Participation probabilities, shape (N,).
     K, T
@@ -49,6 +51,8 @@ class Problem:
         η_c and η_s.
     beta
         Weight of the stale updates, in [0, 1].
+    alpha
+        Weights α_i of the objective F = Σ α_i F_i, shape (N,), which sum to 1; default 1/N.
     """
 
     L: float
@@ -62,6 +66,7 @@ class Problem:
     lr_client: float
     lr_server: float
     beta: float
+    alpha: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         for name in ("L", "lr_client", "lr_server"):
@@ -71,12 +76,14 @@ class Problem:
         positive_int("K", self.K)
         positive_int("T", self.T)
         fraction("beta", self.beta)
-        self.participation  # noqa: B018 (checks p)
+        self.participation  # noqa: B018 (checks p and alpha)
+        if self.alpha is not None and abs(float(np.sum(self.alpha)) - 1.0) > 1e-9:
+            raise fail("alpha", self.alpha, "must sum to 1")
 
     @cached_property
     def participation(self) -> ParticipationSummary:
-        """p_avg, p_min and 1/p_var."""
-        return participation_summary(self.p)
+        """p_avg, p_min and 1/p_var, weighted by the α_i."""
+        return participation_summary(self.p, self.alpha)
 
     @property
     def lr(self) -> float:
@@ -134,13 +141,13 @@ def upper_bound(problem: Problem) -> UpperBound:
     fresh, stale = (1.0 - problem.beta) ** 2, problem.beta**2
     noise, spread = problem.sigma2 / problem.K, problem.sigma_g2
     step = problem.lr * problem.L  # ηL
-    sampled = step * s.inverse_p_var / s.num_clients  # ηLv/N
+    sampled = step * s.absence  # ηLv/N
     remembered = step * s.inverse_p_var * s.ratio  # ηLvr
     unrefreshed = step * s.inverse_p_var * (1.0 - s.p_min) / s.p_min
     return UpperBound(
         initialisation=4.0 * problem.initial_gap / (problem.lr * problem.T),
         memory=stale * 48.0 * unrefreshed / problem.T * problem.memory_gap,
-        noise_sampling=4.0 * step / s.num_clients * s.mean_inverse_p * noise,
+        noise_sampling=4.0 * step * s.sampling * noise,
         noise_drift=4.0 * drift * noise,
         noise_drift_sampled=48.0 * sampled * drift * noise,
         noise_stale=stale * 48.0 * remembered * noise,
