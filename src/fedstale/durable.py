@@ -55,6 +55,42 @@ def checksum(data: bytes | NDArray[Any]) -> int:
     return zlib.crc32(data if isinstance(data, bytes) else data.data)
 
 
+# Places: a file that belongs to a folder names it in a way that outlives a copy or a move of both
+
+
+def relative(path: Path, folder: Path) -> str:
+    """Return a path as seen from a folder, by the names that were given where symbolic links do not lead elsewhere."""
+    real = os.path.realpath(folder)
+    short = _way(os.path.abspath(path), os.path.abspath(folder))
+    if os.path.realpath(os.path.join(real, short)) == os.path.realpath(path):
+        return short
+    return _way(os.path.realpath(path), real)
+
+
+def _way(path: str, folder: str) -> str:
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:  # another drive of Windows
+        return path
+
+
+def place(folder: Path, file: Path) -> dict[str, Any]:
+    """Return what a file notes of the folder that it belongs to: the way to it, and which one it is."""
+    about = os.stat(folder)
+    way = _way(os.path.realpath(folder), os.path.dirname(os.path.realpath(file)))
+    return {"path": way, "inode": [about.st_dev, about.st_ino]}
+
+
+def same_place(noted: dict[str, Any], folder: Path, file: Path) -> bool:
+    """Whether a folder is the one that a file noted.
+
+    The way to it is the same where both were copied or moved together, its identity where it alone was moved; of a copy
+    of the folder alone, neither is.
+    """
+    found = place(folder, file)
+    return any(key in noted and noted[key] == found[key] for key in found)
+
+
 # Replacing
 
 

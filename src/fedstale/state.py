@@ -8,9 +8,11 @@ which is why a resumed run continues with the same bits. A checkpoint is one fol
 from __future__ import annotations
 
 import json
+import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Float, InvalidInput
-from .durable import checksum, folder_errors, replacing
+from .durable import FileTrouble, checksum, folder_errors, relative, replacing
 from .federation import Federation
-from .memory import Memory, StaleMemory, make, parse
-from .memory.rows import CHECKPOINT_FILE
+from .memory import Memory, StaleMemory, make, moved, parse
+from .memory.rows import CHECKPOINT_FILE, owner_of
 from .participation.estimator import EstimatorState
 
+_logger = getLogger("fedstale")
 _FILE = CHECKPOINT_FILE
 _FORMAT = 1
 
@@ -136,7 +139,7 @@ class State:
             mirror = folder / f"{name}-{self._token}.rows"
             for key, array in memory.table(mirror).items():
                 tensors[f"memory/{name}/{key}"] = array
-            files[name] = "" if memory.inline else str(memory.file.resolve()) if memory.file else mirror.name
+            files[name] = "" if memory.inline else relative(memory.file or mirror, folder)
         for group in ("vectors", "clients", "extras"):
             for name, array in getattr(self, group).items():
                 tensors[f"{group}/{name}"] = array
@@ -149,7 +152,7 @@ class State:
         about = {
             "format": _FORMAT,
             "rule": self.rule,
-            "where": self.where,
+            "where": self._seen_from(folder),
             "run": self.run,
             "round": self.round,
             "scalars": {name: value.hex() for name, value in self.scalars.items()},
@@ -161,7 +164,12 @@ class State:
         write_tensors(folder / _FILE, tensors, about)
         for memory in self.memories.values():
             memory.saved()
-        _sweep(folder, set(files.values()))
+        _sweep(folder, files.values())
+
+    def _seen_from(self, folder: Path) -> str:
+        """Describe the memory with its folder as seen from the checkpoint, so that both can be copied or moved."""
+        rows = parse(self.where)[0]
+        return self.where if rows is None else moved(self.where, relative(rows, folder))
 
     @classmethod
     def load(cls, folder: str | Path) -> State:
@@ -185,7 +193,7 @@ class State:
         state = cls(
             federation,
             about["rule"],
-            where=about["where"],
+            where=_at(about["where"], folder),
             run=about["run"],
             round=about["round"],
             model=tensors.get("model"),
@@ -197,7 +205,7 @@ class State:
         )
         for name, file in about["files"].items():
             table = {key.split("/", 1)[1]: a for key, a in groups["memory"].items() if key.startswith(f"{name}/")}
-            state.memories[name] = _restore(state, folder / file if file else None, table)
+            state.memories[name] = _restore(state, name, folder, file, table)
         return state
 
 
@@ -245,25 +253,50 @@ def _layout(arrays: dict[str, NDArray[Any]]) -> str:
     return str(checksum(text.encode()))
 
 
-def _restore(state: State, file: Path | None, table: dict[str, NDArray[Any]]) -> StaleMemory:
-    """Take a memory up again: on disk where it lies, in RAM by a copy of its saved rows, or from the table alone."""
+def _at(where: str, checkpoint: Path) -> str:
+    """Describe a memory whose folder is given as seen from the checkpoint."""
+    rows = parse(where)[0]
+    return where if rows is None else moved(where, os.path.normpath(os.path.realpath(checkpoint) / rows))
+
+
+def _restore(state: State, name: str, folder: Path, file: str, table: dict[str, NDArray[Any]]) -> StaleMemory:
+    """Take a memory up again: on disk where it lies, by a copy of its saved rows, or from the table alone.
+
+    Rows kept in RAM are copied there. Rows on disk that belong to another checkpoint, of which this one is a copy, are
+    copied into this one's folder: going on with it must not change the other.
+    """
     on_disk, kind = parse(state.where)
     size = state.federation.num_clients, state.federation.num_params
-    if file is None:
+    if not file:
         inline = make(state.where, *size)
         inline.restore(table)
         return inline
-    saved = Memory(*size, kind, file, state.run, "write" if on_disk else "read")
+    path = Path(os.path.normpath(os.path.realpath(folder) / Path(file)))
+    if not path.is_file():
+        what = f"memory file {path} is missing: checkpoint {folder} has its rows there"
+        raise FileTrouble(f"{what}; copy or move it along, so that it lies at {file} as seen from the checkpoint")
+    owner = owner_of(path, folder) if on_disk else None
+    saved = Memory(*size, kind, path, state.run, "read" if not on_disk else "write" if owner is None else "copy")
     try:
         saved.restore(table)
-        if on_disk:
+        if on_disk and owner is None:
             return saved
-        memory = Memory(*size, kind, run=state.run)
-        memory.read_from(saved)
-    except BaseException:
+    except InvalidInput as error:
         saved.close()
-        raise
-    saved.close()
+        if owner is None:
+            raise
+        what = f"checkpoint {folder} is a copy of {owner}, whose rows in {path} have changed since"
+        raise FileTrouble(f"{what} ({error}): copy the rows together with the checkpoint") from None
+    try:
+        if owner is None:
+            memory = Memory(*size, kind, run=state.run)
+        else:
+            _logger.warning("the rows in %s belong to another checkpoint: %s gets a copy of its own", path, folder)
+            state.where = moved(state.where, folder.absolute())
+            memory = Memory(*size, kind, folder / f"{name}-{state._token}.rows", run=state.run)
+        memory.read_from(saved)
+    finally:
+        saved.close()
     return memory
 
 
@@ -272,8 +305,9 @@ def _federation_arrays(federation: Federation) -> dict[str, NDArray[Any]]:
     return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
 
 
-def _sweep(folder: Path, needed: set[str]) -> None:
+def _sweep(folder: Path, needed: Iterable[str]) -> None:
     """Remove row files that no checkpoint names any more, and what a killed process had begun to write."""
+    kept = {os.path.normpath(folder / file) for file in needed}
     for file in (*folder.glob("*-*.rows"), *folder.glob(f".{_FILE}.*.tmp")):
-        if file.name not in needed and str(file.resolve()) not in needed:
+        if os.path.normpath(file) not in kept:
             file.unlink(missing_ok=True)

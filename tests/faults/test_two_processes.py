@@ -98,6 +98,7 @@ def test_rows_of_a_process_that_died_before_its_first_checkpoint_are_in_nobodys_
     rule, federation = fs.FedStale(), fs.Federation(4, 3)
     first = rule.init(federation, memory=f"disk:{tmp_path / 'rows'}", model=np.zeros(3))
     rule.step(first, fs.Round(0, [1], np.ones((1, 3)), probabilities=0.5))
+    (tmp_path / "c").mkdir()
     first.memory.table(tmp_path / "c" / "stale.rows")  # killed while it was writing its first checkpoint
     first.close()
     second = rule.init(federation, memory=f"disk:{tmp_path / 'rows'}", model=np.zeros(3))

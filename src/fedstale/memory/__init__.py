@@ -23,6 +23,7 @@ __all__ = [
     "Swap",
     "approximate",
     "make",
+    "moved",
     "parse",
     "precision",
 ]
@@ -51,6 +52,12 @@ def parse(where: str) -> tuple[Path | None, Precision]:
     if kind in COMPACT and size.isdecimal() and int(size) > 0:
         return None, precision(name or "float32")
     raise fail("memory", where, ALLOWED)
+
+
+def moved(where: str, folder: Path | str) -> str:
+    """Return the description of a memory on disk with another folder; any other as it is."""
+    old, kind = parse(where)
+    return where if old is None else f"disk:{folder}:{kind.name}"
 
 
 def approximate(where: str) -> int | None:

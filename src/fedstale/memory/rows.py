@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import InvalidInput
-from ..durable import NOTE, claim, owner_only, sign
+from ..durable import NOTE, claim, owner_only, place, same_place, sign
 from .precision import Precision
 
 _MAGIC = b"fedstale rows 1\n"
@@ -23,13 +23,15 @@ _START = 4096  # bytes before the first row
 _HEADER = _START - NOTE
 _RAM_BLOCK = 64 << 20
 _FILE_BLOCK = 4 << 20
-_NAMED_BY = "checkpoint"
-"""In the header: "" in a new file, the folder of its first checkpoint while that is being written, then None."""
+_OWNER = "checkpoint"
+"""In the header: the `place` of the checkpoint that names the rows, {} in a new file."""
+_WHOLE = "whole"
+"""In the header: whether that checkpoint was ever complete."""
 
 CHECKPOINT_FILE = "state.safetensors"
 """The file of a checkpoint that names the rows."""
 
-Mode = Literal["create", "write", "read"]
+Mode = Literal["create", "write", "read", "copy"]
 
 
 class RowStore(Protocol):
@@ -80,7 +82,8 @@ class FileRows:
     run
         The identity of the run the rows belong to; a file of another run is refused.
     mode
-        "create" a file that must not exist, "write" to one, or "read" one without taking the lock.
+        "create" a file that must not exist, "write" to one, "read" one without taking the lock, or "copy" it: read it
+        while nobody else writes.
     """
 
     def __init__(self, path: Path, num_params: int, precision: Precision, run: str, mode: Mode) -> None:
@@ -92,10 +95,11 @@ class FileRows:
         self._blocks: dict[int, np.memmap[Any, Any]] = {}
         self._arrays: dict[int, NDArray[Any]] = {}  # the same memory: slicing a memmap costs several times as much
         self._reserved = 0
-        self._named_by: str | None = None
+        self._owner: dict[str, Any] = {}
+        self._whole = False
         self._about: dict[str, Any] = {"num_params": num_params, "precision": precision.name, "run": run}
-        self._map: Literal["r", "r+"] = "r" if mode == "read" else "r+"
-        flags = {"create": "r+b" if _abandoned(path) else "x+b", "write": "r+b", "read": "rb"}[mode]
+        self._map: Literal["r", "r+"] = "r+" if mode in ("create", "write") else "r"
+        flags = {"create": "r+b" if _abandoned(path) else "x+b", "write": "r+b", "read": "rb", "copy": "rb"}[mode]
         try:
             if mode == "create":
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,31 +117,32 @@ class FileRows:
                 claim(self._file.fileno(), f"memory file {path}", _HEADER)
             if mode == "create":
                 self._file.truncate(0)
-                self._write_header("")
+                self._write_header({}, whole=False)
             else:
                 self._check_header(self._about)
-            if mode != "read":
+            if self._map == "r+":
                 sign(self._file.fileno(), _HEADER)
         except BaseException:
             self._file.close()
             raise
 
     def naming(self, checkpoint: Path) -> None:
-        """Note that a checkpoint in this folder is about to name the rows."""
-        if self._named_by is not None:
-            self._write_header(str(checkpoint))
+        """Note that the first checkpoint, in this folder, is about to name the rows."""
+        if not self._whole:
+            self._write_header(place(checkpoint, self.path), whole=False)
 
-    def named(self) -> None:
-        """Note that a checkpoint names the rows: from now on the file belongs to its run."""
-        if self._named_by is not None:
-            self._write_header(None)
+    def named(self, checkpoint: Path) -> None:
+        """Note that the checkpoint in this folder names the rows: from now on they are its own."""
+        owner = place(checkpoint, self.path)
+        if not self._whole or owner != self._owner:
+            self._write_header(owner, whole=True)
 
-    def _write_header(self, named_by: str | None) -> None:
-        header = _MAGIC + json.dumps({**self._about, _NAMED_BY: named_by}).encode()
-        if len(header) > _HEADER:  # a very long path: rather a file that must be removed by hand than one that is lost
-            self._write_header(None)
+    def _write_header(self, owner: dict[str, Any], *, whole: bool) -> None:
+        header = _MAGIC + json.dumps({**self._about, _OWNER: owner, _WHOLE: whole}).encode()
+        if len(header) > _HEADER:  # a very long path: its identity must do
+            self._write_header({"inode": owner["inode"]}, whole=True)
             return
-        self._named_by = named_by
+        self._owner, self._whole = owner, whole
         self._file.seek(0)
         self._file.write(header.ljust(_HEADER, b"\0"))
         self._file.flush()
@@ -147,9 +152,9 @@ class FileRows:
         if not header.startswith(_MAGIC):
             raise InvalidInput(f"{self.path} is not a memory file of fedstale")
         found = _parsed(header)
-        self._named_by = found.get(_NAMED_BY)
-        if not found:
+        if not isinstance(found.get(_OWNER), dict):
             raise InvalidInput(f"the header of memory file {self.path} is damaged")
+        self._owner, self._whole = found[_OWNER], bool(found.get(_WHOLE))
         for key, wanted in about.items():
             if found.get(key) != wanted:
                 raise InvalidInput(f"memory file {self.path} has {key} = {found.get(key)!r}, expected {wanted!r}")
@@ -213,11 +218,30 @@ def _parsed(header: bytes) -> dict[str, Any]:
 def _abandoned(path: Path) -> bool:
     """Whether no checkpoint ever named the rows of a file: its process ended before the first one was complete."""
     try:
-        with open(path, "rb") as file:
-            header = file.read(_HEADER)
+        found = _look(path)
     except OSError:
         return False
-    if not header:
+    if found is None:
         return True
-    named_by = _parsed(header).get(_NAMED_BY) if header.startswith(_MAGIC) else None
-    return named_by is not None and (not named_by or not (Path(named_by) / CHECKPOINT_FILE).exists())
+    way = (found.get(_OWNER) or {}).get("path")
+    return found.get(_WHOLE) is False and (not way or not (path.parent / way / CHECKPOINT_FILE).exists())
+
+
+def owner_of(path: Path, checkpoint: Path) -> Path | None:
+    """The folder of the checkpoint that the rows of a file belong to, if it is another than this one.
+
+    A checkpoint that was copied without its rows names those of the original; one copied by hard links shares them.
+    """
+    found = (_look(path) or {}).get(_OWNER)
+    if not isinstance(found, dict) or (same_place(found, checkpoint, path) and os.stat(path).st_nlink == 1):
+        return None
+    return Path(os.path.realpath(path.parent / str(found.get("path", ""))))
+
+
+def _look(path: Path) -> dict[str, Any] | None:
+    """Return the header of a file, None if it is empty; {} is no header of ours."""
+    with open(path, "rb") as file:
+        header = file.read(_HEADER)
+    if not header:
+        return None
+    return _parsed(header) if header.startswith(_MAGIC) else {}

@@ -40,7 +40,7 @@ class Memory(StaleMemory):
     run
         The identity written into the file, so that it is not mistaken for another run's.
     mode
-        Whether the file is new ("create"), taken up again ("write"), or only looked at ("read").
+        Whether the file is new ("create"), taken up again ("write"), or only looked at ("read", "copy").
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Memory(StaleMemory):
         self._superseded: list[int] = []  # those of them that the next checkpoint will no longer need
         self._checksums = np.zeros(num_clients, dtype=np.uint32)
         self._mirror: Memory | None = None  # where rows kept in RAM are saved
+        self._checkpoint = Path()  # the folder that is being saved to
 
     @property
     def nbytes(self) -> int:
@@ -187,7 +188,8 @@ class Memory(StaleMemory):
         for client in self._unsaved:
             self._checksums[client] = checksum(self._rows.row(int(self.slots[client])))
         if isinstance(self._rows, FileRows):
-            self._rows.naming(mirror.parent.absolute())
+            self._checkpoint = mirror.parent
+            self._rows.naming(self._checkpoint)
         self.flush()
         seen = self.seen
         return {
@@ -219,7 +221,7 @@ class Memory(StaleMemory):
         if self._mirror is not None:
             self._mirror.saved()
         elif isinstance(self._rows, FileRows):
-            self._rows.named()
+            self._rows.named(self._checkpoint)
             self._free.extend(self._superseded)
             self._kept.difference_update(self._superseded)
             self._kept.update(int(self.slots[client]) for client in self._unsaved)
@@ -241,7 +243,7 @@ class Memory(StaleMemory):
         self.verify_total()
 
     def read_from(self, saved: Memory) -> None:
-        """Copy every row of a memory on disk into this one in RAM."""
+        """Copy every row of a memory on disk into this empty one."""
         clients = saved.seen
         target = self._spare(len(clients))
         for client, slot in zip(clients, target, strict=True):

@@ -98,6 +98,9 @@ class Database:
             raise StoreError(f"there is no store at {file.parent}: give another folder, or run something first")
         if file.exists() and not file.is_file():  # SQLite would wait for ever for somebody to write into a pipe
             raise StoreError(f"store {file} is no file: choose another folder")
+        if not read_only and file.exists() and file.stat().st_nlink > 1:  # its journals would have one name each
+            mend = f"cp {file} {file}.own && mv {file}.own {file}"
+            raise StoreError(f"store {file} is a hard link to another one, which would change with it: {mend}")
         try:
             with database_errors(file):
                 self._connection = self._connect("ro" if read_only else "rwc" if create else "rw")
