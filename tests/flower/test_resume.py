@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 import fedstale as fs
 from fedstale.flower import FedStale, FedVARP, RuleStrategy, UnbiasedFedAvg
 from fedstale.participation import Forgetting
+from fedstale.store import Store, StoreError
 
 from .grid import MemoryGrid, Model, Node, first_model, flat, record, trainers
 
@@ -173,3 +174,62 @@ def test_only_changed_rows_are_written(tmp_path: Path) -> None:
     for t in range(3, 9):
         strategy.start(grid, record(big), num_rounds=t)
     assert rows.stat().st_blocks * 512 - before <= 3 * 40_000
+
+
+def stored(folder: Path, **options: Any) -> FedStale:
+    return FedStale(
+        **QUICK, memory=f"disk:{folder}/rows", checkpoint=folder / "c", store=folder / "s", seed=1, **options
+    )
+
+
+def every_file(folder: Path) -> dict[str, Any]:
+    """Every file by content, the store's by what it says of its runs."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    found: dict[str, Any] = {str(p.relative_to(folder)): p.read_bytes() for p in files if "store.sqlite" not in p.name}
+    with Store.open(folder / "s", read_only=True) as store:
+        return {**found, "runs": store.runs()}
+
+
+def test_a_copied_federation_goes_on_and_the_original_never_changes(tmp_path: Path) -> None:
+    import shutil
+
+    grid = MemoryGrid(trainers(range(3)))
+    whole = stored(tmp_path / "whole")
+    expected = flat(whole.start(grid, record(model()), num_rounds=6).arrays)
+    first = stored(tmp_path / "a")
+    first.start(grid, record(model()), num_rounds=3)
+    assert first.server is not None
+    first.server.state.close()
+    before = every_file(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for folder in ("b", "a"):
+        strategy = FedStale.resume(tmp_path / folder / "c")
+        found = flat(strategy.start(grid, record(model()), num_rounds=6).arrays)
+        np.testing.assert_array_equal(found, expected)
+        assert strategy.server is not None
+        strategy.server.state.close()
+        with Store.open(tmp_path / folder / "s", read_only=True) as store:
+            assert [(run.status, run.rounds_done) for run in store.runs()] == [("finished", 6)]
+        if folder == "b":
+            assert every_file(tmp_path / "a") == before
+
+
+def test_a_copied_checkpoint_does_not_write_into_the_run_of_the_original(tmp_path: Path) -> None:
+    import shutil
+
+    grid = MemoryGrid(trainers(range(3)))
+    first = stored(tmp_path / "a")
+    first.start(grid, record(model()), num_rounds=3)
+    assert first.server is not None
+    first.server.state.close()
+    before = every_file(tmp_path / "a")
+    shutil.copytree(tmp_path / "a/c", tmp_path / "a/copy")
+    strategy = FedStale.resume(tmp_path / "a/copy")
+    with pytest.raises(StoreError, match=r"belongs to the checkpoint .*a/c, of which .*a/copy is a copy"):
+        strategy.start(grid, record(model()), num_rounds=6)
+    strategy = FedStale.resume(tmp_path / "a/copy", store=None)
+    strategy.start(grid, record(model()), num_rounds=6)
+    shutil.rmtree(tmp_path / "a/copy")
+    assert every_file(tmp_path / "a") == before
+    (tmp_path / "a/c").rename(tmp_path / "a/moved")
+    FedStale.resume(tmp_path / "a/moved").start(grid, record(model()), num_rounds=4)

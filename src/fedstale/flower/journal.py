@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +13,7 @@ import numpy as np
 from flwr.app import MetricRecord
 
 from ..checks import Float
+from ..durable import place, replacing, same_place
 from ..store.errors import StoreError
 from .account import Account
 from .probabilities import Probabilities
@@ -19,6 +22,8 @@ from .server import Applied, Server
 if TYPE_CHECKING:
     from ..store import Run, Store
 
+_OWNER = "checkpoint.json"
+"""In a run's folder: the `place` of the checkpoint of the server that writes it."""
 PREFIX = "fedstale/"
 """Before our names in Flower's MetricRecords: clients may report metrics under any other name."""
 
@@ -65,8 +70,13 @@ class Journal:
         self._run: Run | None = None
         self._last = -1
 
-    def open(self, config: Mapping[str, Any], rounds_total: int, run: str | None, round: int) -> str | None:
-        """Begin a run of the store, or go on with one from this round; return its id."""
+    def open(
+        self, config: Mapping[str, Any], rounds_total: int, run: str | None, round: int, checkpoint: Path | None
+    ) -> str | None:
+        """Begin a run of the store, or go on with one from this round; return its id.
+
+        The run belongs to the checkpoint that it was begun with: a copy of that one must not cut and go on with it.
+        """
         if self.given is None or self._run is not None:
             return None if self._run is None else self._run.id
         from ..store import Store
@@ -75,12 +85,16 @@ class Journal:
         if run is None:
             self._run = self._store.start(config, name=None, rounds_total=rounds_total)
         else:
+            _refuse_copy(self._store.run(run), checkpoint)
             self._run = self._store.resume(run)
             self._run.truncate(round - 1)
         self._last = self._run.info().rounds_done - 1
         if self._last < round - 2:  # a process that dies leaves at most its last round untold
             missing = f"rounds {self._last + 2} to {round - 1}"
             raise StoreError(f"run {self._run.id} in {self._store.folder} lacks {missing}, which its checkpoint has")
+        if checkpoint is not None:
+            with replacing(self._run.folder / _OWNER) as whole:
+                whole.write_text(json.dumps(place(checkpoint, self._run.folder / _OWNER)), encoding="utf-8")
         return self._run.id
 
     def lacks(self, index: int) -> bool:
@@ -107,6 +121,18 @@ class Journal:
         if self._store is not None and self._store is not self.given:
             self._store.close()
         self._run = self._store = None
+
+
+def _refuse_copy(run: Run, checkpoint: Path | None) -> None:
+    file = run.folder / _OWNER
+    try:
+        noted = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if checkpoint is not None and not same_place(noted, checkpoint, file):
+        owner = os.path.realpath(run.folder / str(noted.get("path", "")))
+        what = f"run {run.id} in the store belongs to the checkpoint {owner}, of which {checkpoint} is a copy"
+        raise StoreError(f"{what}: copy the store together with the checkpoint, or go on with resume(path, store=None)")
 
 
 def scalars(prefix: str, record: Mapping[str, Any] | None) -> dict[str, float]:

@@ -62,7 +62,7 @@ def run_rounds(
     result = Result(arrays=arrays)
     with _alone(strategy.checkpoint), strategy.journal as journal:
         config = {"kind": "flower", **strategy.about()}
-        strategy.store_run = journal.open(config, num_rounds, strategy.store_run, done)
+        strategy.store_run = journal.open(config, num_rounds, strategy.store_run, done, strategy.checkpoint)
         first = _evaluate(evaluate_fn, done, arrays, result)
         if done and journal.lacks(done - 1):  # the process died between its checkpoint and the end of the round
             first |= _ask(strategy, grid, arrays, done, evaluate_config, timeout, result)

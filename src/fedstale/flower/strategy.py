@@ -21,6 +21,7 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 
 from .. import memory as memories
 from ..checks import fail, positive_int
+from ..durable import relative
 from ..interrupts import postponed
 from ..rules import Guarded, Rule, guard
 from .account import Account
@@ -160,6 +161,8 @@ class RuleStrategy(FedAvg):
         try:
             saved = Saved(about)
             options: Options = {**saved.options(changes), "checkpoint": folder}  # type: ignore[typeddict-item]
+            if "store" not in changes and isinstance(options.get("store"), str):
+                options["store"] = folder / str(options["store"])
             strategy = cls.__new__(cls)
             RuleStrategy.__init__(strategy, saved.rule(rule), **options)
             saved.check(strategy.about())
@@ -173,7 +176,10 @@ class RuleStrategy(FedAvg):
 
     def about(self) -> dict[str, Any]:
         """Return what a checkpoint says of the strategy, as JSON values."""
-        return Saved.of(self.rule, self.options, self.store_run).facts
+        options = dict(self.options)
+        if self.checkpoint is not None and isinstance(options["store"], (str, Path)):
+            options["store"] = relative(Path(options["store"]), self.checkpoint)  # so that both can be copied or moved
+        return Saved.of(self.rule, options, self.store_run).facts
 
     def summary(self) -> None:
         """Log the strategy's configuration."""
