@@ -18,7 +18,7 @@ import numpy as np
 from ..analysis import Estimate
 from ..analysis.evidence import LEVEL, NONE, Evidence, all_positive, any_of, by_flips, holm, signs
 from ..checks import Float
-from .fig1 import METHODS
+from .fig1 import LR, METHODS
 from .grids import AUTOS, BETAS, FIG3_P_MIN, FIG4_SWAP, P_MIN, SWAPS
 from .table import Place, Table, ratio
 
@@ -445,7 +445,7 @@ def fig1_finding(curves: dict[str, tuple[Float, Float]]) -> Finding:
         for label, values in whole.items()
     )
     gains = np.stack([whole[other] - whole[stale] for other in (average, varp)], axis=1)
-    return Finding(text, f"excess loss, mean over all rounds: {shown}", all_positive(gains))
+    return Finding(text, f"excess loss at η_c = {LR:g}, mean over all rounds: {shown}", all_positive(gains))
 
 
 def markdown(rows: Sequence[Claim]) -> str:
