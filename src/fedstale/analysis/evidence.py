@@ -4,10 +4,10 @@ What is independent in a sweep are its seeds. For one seed all β, swaps and p_m
 model and the draws of participants and batches, so that cells are no replicates of each other, and neighbouring β are
 more alike than distant ones. The test therefore never takes a seed apart. If a claim is about nothing (no β is better
 than another, no slope), the names of the methods could be exchanged within a seed, in all its cells together, and its
-differences are as likely as their negatives. Flipping the signs of whole seeds gives every data set that would have been
-as likely as the one at hand, with the dependence among cells and among β as it is, and the p-value is the share of them
-that speak for the claim at least as much. It needs no normal distribution and is exact for few seeds; S of them give no
-p-value below 2/2^S (two-sided).
+differences are as likely as their negatives. Flipping the signs of whole seeds gives every data set that would have
+been as likely as the one at hand, with the dependence among cells and among β as it is, and the p-value is the share of
+them that speak for the claim at least as much. It needs no normal distribution and is exact for few seeds; S of them
+give no p-value below 2/2^S (two-sided).
 
 Permuting the labels of the β within a seed instead would assume that all pairs of β are equally alike: it says that
 three of five β win 60 % of the cells by chance, whatever the data, while random slopes in β alone make the ends win
