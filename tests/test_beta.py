@@ -12,10 +12,29 @@ import fedstale as fs
 from fedstale import beta as betas
 from fedstale import theory
 from fedstale.tasks.quadratic import Quadratic
+from tests.enumeration import participation_sets
 from tests.two_clients import K, P, TwoClients
 
 N, D = 6, 9
 CAME = np.random.default_rng(0).random((4000, 40)) < P[1]
+
+
+def test_what_a_round_adds_is_in_expectation_the_sum_over_all_clients() -> None:
+    """E over all 2^6 participation sets = (t + 1) Σ α²ω⟨Δ,h⟩ and (t + 1) Σ α²ω‖h‖², however much the p_i differ."""
+    rng = np.random.default_rng(2)
+    h, updates, alpha = rng.normal(size=(N, D)), rng.normal(size=(N, D)), rng.dirichlet(np.ones(N))
+    p = np.array([1.0, 0.9, 0.5, 0.3, 0.1, 0.02])
+    for beta in ("auto", "auto-per-client"):
+        rule = fs.FedStale(beta=beta)
+        mean = np.zeros(2)
+        for chance, who in participation_sets(p):
+            state = rule.init(fs.Federation(N, D, weights=alpha, probabilities=p), memory="ram:float64")
+            rule.combine(state, fs.Round(0, np.arange(N), h))
+            before = state.extras["beta/sums"]
+            rule.combine(state, fs.Round(1, who, updates[who]))
+            mean += chance * (state.extras["beta/sums"] - before)
+        omega = 2 * alpha**2 * (1 - p) / p
+        assert mean == pytest.approx([omega @ np.sum(updates * h, 1), omega @ np.sum(h**2, 1)], rel=1e-12)
 
 
 def test_auto_equals_its_closed_form() -> None:
@@ -23,36 +42,91 @@ def test_auto_equals_its_closed_form() -> None:
     rng = np.random.default_rng(3)
     p = np.array([1.0, 0.9, 0.7, 0.4, 0.3, 0.2])
     alpha = rng.dirichlet(np.ones(N))
-    rule = fs.FedStale(beta="auto")
-    state = rule.init(fs.Federation(N, D, weights=alpha, probabilities=p), memory="ram:float64")
-    inner = norm = 0.0
-    h = np.zeros((N, D))
-    drift = rng.normal(size=(N, D))
-    for t in range(60):
-        who = np.flatnonzero(rng.random(N) < p)
-        updates = drift + rng.normal(size=(N, D))
-        rule.combine(state, fs.Round(t, who, updates[who]))
-        assert state.report["beta"] == pytest.approx(0.0 if norm == 0 else np.clip(inner / norm, 0, 1))
-        for i in who:
-            weight = alpha[i] ** 2 * (1 - p[i]) / p[i]
-            inner += weight * updates[i] @ h[i]
-            norm += weight * h[i] @ h[i]
-            h[i] = updates[i]
-    assert 0.1 < state.report["beta"] < 0.9
+    for start in (0.0, 0.7):
+        rule = fs.FedStale(beta=betas.Auto(start=start))
+        state = rule.init(fs.Federation(N, D, weights=alpha, probabilities=p), memory="ram:float64")
+        inner = norm = 0.0
+        h = np.zeros((N, D))
+        drift = rng.normal(size=(N, D))
+        for t in range(60):
+            who = np.flatnonzero(rng.random(N) < p)
+            updates = drift + rng.normal(size=(N, D))
+            rule.combine(state, fs.Round(t, who, updates[who]))
+            assert state.report["beta"] == pytest.approx(start if norm == 0 else np.clip(inner / norm, 0, 1))
+            for i in who:
+                weight = (t + 1) * alpha[i] ** 2 * (1 - p[i]) / p[i] ** 2
+                if h[i].any():
+                    inner += weight * updates[i] @ h[i]
+                    norm += weight * h[i] @ h[i]
+                else:
+                    inner += weight * start * updates[i] @ updates[i]
+                    norm += weight * updates[i] @ updates[i]
+                h[i] = updates[i]
+        assert 0.1 < state.report["beta"] < 0.9
 
 
 def test_auto_minimises_the_variance_formula() -> None:
-    """With one past round, β̂ is the minimiser of Σ α²ω‖Δ − βh‖² over the clients seen."""
+    """Clients that all come twice, with one p: β̂ minimises Σ ‖Δ − βh‖², with the first update voting for 0."""
     rng = np.random.default_rng(4)
-    h, g, p = rng.normal(size=(N, D)) + 1, rng.normal(size=(N, D)) + 1, np.linspace(0.2, 0.9, N)
+    h, g = rng.normal(size=(N, D)) + 1, rng.normal(size=(N, D)) + 1
     rule = fs.FedStale(beta="auto")
-    state = rule.init(fs.Federation(N, D, probabilities=p), memory="ram:float64")
+    state = rule.init(fs.Federation(N, D, probabilities=0.3), memory="ram:float64")
     rule.combine(state, fs.Round(0, np.arange(N), h))
     rule.combine(state, fs.Round(1, np.arange(N), g))
     rule.combine(state, fs.Round(2, [], []))
     grid = np.linspace(0, 1, 2001)
-    noise = [np.sum((1 - p) / p * np.sum((g - b * h) ** 2, 1)) for b in grid]
+    noise = [np.sum((0 - b * h) ** 2) + 2 * np.sum((g - b * h) ** 2) for b in grid]
     assert state.report["beta"] == pytest.approx(grid[int(np.argmin(noise))], abs=1e-3)
+
+
+def test_auto_finds_the_minimiser_when_probabilities_differ_among_the_rare() -> None:
+    """20 clients with p = .5 that repeat themselves and two with p = .01 that do not: those two make the noise."""
+    p, like = np.repeat([0.5, 0.01], [20, 2]), np.repeat([0.95, 0.0], [20, 2])
+    omega = (1 - p) / p
+    least = float(omega @ like / omega.sum())  # ‖Δ‖ = ‖h‖ = 1 and ⟨Δ,h⟩ = the correlation, in expectation
+    assert least == pytest.approx(0.0872, abs=1e-3)
+    found, left = [], []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        size = len(p), 400
+        lasting = rng.normal(size=size)
+        rule = fs.FedStale()
+        state = rule.init(fs.Federation(*size, probabilities=p))
+        for t in range(1500):
+            who = np.flatnonzero(rng.random(len(p)) < p)
+            fresh = (like**0.5)[:, None] * lasting + ((1 - like) ** 0.5)[:, None] * rng.normal(size=size)
+            rule.combine(state, fs.Round(t, who, fresh[who] / 20))
+        found.append(state.report["beta"])
+        left.append(omega @ (1 - 2 * found[-1] * like + found[-1] ** 2) / (omega @ (1 - 2 * least * like + least**2)))
+    assert np.mean(found) == pytest.approx(least, abs=0.03)
+    assert max(left) < 1.05
+
+
+def test_those_who_come_often_do_not_decide_for_a_rare_client() -> None:
+    """All repeat themselves; β falls when a client with p = .01 is new, and rises with its own returns, not at once."""
+    rule = fs.FedStale(beta="auto")
+    state = rule.init(fs.Federation(2, 3, probabilities=[0.5, 0.01]), memory="ram:float64")
+    seen = []
+    for t in range(40):
+        who = [0, 1] if t in (30, 32, 34, 36, 38) else [0]
+        rule.combine(state, fs.Round(t, who, np.ones((len(who), 3))))
+        seen.append(state.report["beta"])
+    assert seen[:3] == [0.0, 0.0, pytest.approx(2 / 3)]  # the first update has voted for 0 once, the second for 1 twice
+    assert seen[30] > 0.99
+    assert seen[31] < 0.01
+    assert seen[33] == pytest.approx(0.52, abs=0.01)  # 33 / (31 + 33)
+    assert 0.75 < seen[39] < 0.85
+
+
+def test_the_first_rounds_fade() -> None:
+    """Large updates that repeat themselves, then small ones that do not: the first do not keep β up for ever."""
+    rng = np.random.default_rng(5)
+    rule = fs.FedStale(beta="auto")
+    state = rule.init(fs.Federation(2, 50, probabilities=0.5), memory="ram:float64")
+    for t in range(400):
+        fresh = 2 * np.ones((2, 50)) if t < 20 else rng.normal(size=(2, 50))
+        rule.combine(state, fs.Round(t, [0, 1], fresh))
+    assert state.report["beta"] < 0.03  # 0.16 if all rounds counted alike
 
 
 def test_forgetting_follows_a_change() -> None:
@@ -83,20 +157,22 @@ def test_per_client_learns_each_client() -> None:
 
 
 def test_the_common_beta_counts_as_a_few_terms_of_every_client() -> None:
-    """β_i = (n_i b_i + m β̂)/(n_i + m): near β̂ at first, near the client's own in the end."""
+    """β_i = (n_i b_i + 4 β̂)/(n_i + 4): near β̂ at first, near the client's own in the end."""
     rng = np.random.default_rng(6)
     rule = fs.FedStale(beta="auto-per-client")
     state = rule.init(fs.Federation(3, 50, probabilities=0.5), memory="ram:float64")
     rows, inner, norm = np.zeros((3, 50)), np.zeros(3), np.zeros(3)
+    first = 0.0
     for t in range(60):
         who = np.array([0, 1]) if t < 59 else np.array([0, 1, 2])
         fresh = np.stack([np.ones(50), rng.normal(size=50), np.ones(50)])
         rule.combine(state, fs.Round(t, who, fresh[who]))
-        inner[who] += np.sum(fresh * rows, axis=1)[who]
-        norm[who] += np.sum(rows**2, axis=1)[who]
+        inner[who] += (t + 1) * np.sum(fresh * rows, axis=1)[who]
+        norm[who] += (t + 1) * np.sum(rows**2, axis=1)[who]
+        first += (t + 1) * float(np.sum(np.where(rows.any(axis=1), 0.0, np.sum(fresh**2, axis=1))[who]))
         rows[who] = fresh[who]
         if t in (1, 3, 59):
-            common = np.clip(inner.sum() / norm.sum(), 0, 1)
+            common = np.clip(inner.sum() / (norm.sum() + first), 0, 1)
             for i in (0, 1):
                 assert state.clients["beta/count"][i] == t
                 wanted = np.clip((t * inner[i] / norm[i] + 4 * common) / (t + 4), 0, 1)

@@ -5,8 +5,9 @@ A constant (the paper), a schedule, the minimiser of the paper's bound ("theory"
 
     Σ_i α_i² ω_i ‖Δ_i − β h_i‖²,  ω_i = (1 − p_i)/p_i,   with minimiser   β̂ = Σ α_i² ω_i ⟨Δ_i, h_i⟩ / Σ α_i² ω_i ‖h_i‖².
 
-The server estimates both sums from the clients it has seen. The β of a round uses past rounds only: it is then
-independent of who comes now, and the update stays unbiased.
+The server estimates both sums from the clients it has seen. Client i is seen with probability p_i, so its term carries
+a further 1/p_i: weighted by α_i² ω_i/p_i, what a round adds has the sums over all clients as its expectation. The β of
+a round uses past rounds only: it is then independent of who comes now, and the update stays unbiased.
 """
 
 from __future__ import annotations
@@ -92,14 +93,18 @@ class Schedule(Beta):
 
 @dataclass(frozen=True)
 class Auto(Beta):
-    """β̂ of the module's docstring, from the sums over all past participations with h_i ≠ 0.
+    """β̂ of the module's docstring, from all past participations; those of round t count t + 1 times.
+
+    The weight t + 1 lets the first rounds fade without a time scale that somebody would have to choose. A client's
+    first update, of which nobody knows yet how it will age, is a term as well, with ‖Δ_i‖² for the norm and start times
+    that for the product: until a rare client returns, those who come often do not decide what its memory is worth.
 
     Parameters
     ----------
     forget
-        Factor on the past sums in each round that adds a term; 1 keeps everything.
+        A further factor on the past sums in each round that adds a term; 1 for none.
     start
-        β while nothing is known: no rare client has come twice.
+        β while nothing is known, and what a client's first update votes for.
     """
 
     forget: float = 1.0
@@ -111,29 +116,47 @@ class Auto(Beta):
 
     def init(self, state: State) -> None:
         """Both sums start empty."""
-        state.scalars["beta/inner"] = 0.0
-        state.scalars["beta/norm"] = 0.0
+        state.extras["beta/sums"] = np.zeros(2)
 
     def value(self, state: State, round: int) -> float:
         """Return Σ α²ω⟨Δ,h⟩ / Σ α²ω‖h‖², clipped to [0, 1]."""
-        inner, norm = state.scalars["beta/inner"], state.scalars["beta/norm"]
-        return self.start if norm <= 0.0 else float(np.clip(inner / norm, 0.0, 1.0))
+        return float(common(state.extras["beta/sums"], self.start))
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Add the round's terms; a client with p_i = 1 has ω_i = 0 and says nothing about absence."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            weight = round.alpha**2 * (1.0 - round.p) / round.p
-            norm = float(weight @ sums.stale_sq)
-            inner = self.forget * state.scalars["beta/inner"] + float(weight @ sums.inner)
-            total = self.forget * state.scalars["beta/norm"] + norm
-        # A term that overflows says nothing, and kept it would be ∞/∞ in every later round.
-        if norm > 0.0 and np.isfinite([inner, total]).all():
-            state.scalars |= {"beta/inner": inner, "beta/norm": total}
+        inner, norm = sums.inner.copy(), sums.stale_sq.copy()
+        new = np.flatnonzero(norm == 0)
+        norm[new] = squares([round.rows[int(k)] for k in new])
+        inner[new] = self.start * norm[new]
+        weight = term_weights(round.alpha, round.p, round.index)
+        state.extras["beta/sums"] = with_terms(state.extras["beta/sums"], weight, inner, norm, self.forget)
+
+
+def term_weights(alpha: Float, p: Float, round: int) -> Float:
+    """(t + 1) α_i² ω_i/p_i: the expectation over who comes is then a sum over all clients with (t + 1) α_i² ω_i."""
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.asarray((round + 1) * alpha**2 * (1.0 - p) / p**2)
+
+
+def with_terms(sums: Float, weight: Float, inner: Float, norm: Float, forget: float = 1.0) -> Float:
+    """Add a round to Σ w⟨Δ,h⟩ and Σ w‖h‖²: sums of shape (2, …), terms of shape (…, |S|)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        more = np.stack([np.sum(weight * inner, axis=-1), np.sum(weight * norm, axis=-1)])
+        after = forget * sums + more
+    # A term that overflows says nothing, and kept it would be ∞/∞ in every later round.
+    return np.where((more[1] > 0) & np.isfinite(after).all(axis=0), after, sums)
+
+
+def common(sums: Float, start: float) -> Float:
+    """β̂ from the two sums, for each of their columns; `start` where they are empty."""
+    inner, norm = sums
+    ratio = np.divide(inner, norm, out=np.full_like(norm, start), where=norm > 0)
+    return np.asarray(np.clip(ratio, 0.0, 1.0))
 
 
 @dataclass(frozen=True)
 class AutoPerClient(Auto):
-    """β_i = (n_i b_i + m β̂)/(n_i + m) with b_i = Σ ⟨Δ_i, h_i⟩ / Σ ‖h_i‖², clipped to [0, 1].
+    """β_i = (n_i b_i + m β̂)/(n_i + m) with b_i = Σ (t + 1)⟨Δ_i, h_i⟩ / Σ (t + 1)‖h_i‖², clipped to [0, 1].
 
     n_i counts the client's terms. A rare client has few of them and its b_i is noisy, so the common β̂ of `Auto`
     counts as m more. β_i changes only when client i takes part, so that Σ α_i β_i h_i stays a running sum.
@@ -167,8 +190,9 @@ class AutoPerClient(Auto):
         super().observe(state, round, sums)
         who = round.clients
         before = np.stack([state.clients[name][who] for name in ("beta/inner", "beta/norm", "beta/count")])
+        late = round.index + 1
         with np.errstate(over="ignore"):
-            after = self.forget * before + np.stack([sums.inner, sums.stale_sq, sums.stale_sq > 0])
+            after = self.forget * before + np.stack([late * sums.inner, late * sums.stale_sq, sums.stale_sq > 0])
         inner, norm, count = np.where(np.isfinite(after).all(axis=0), after, before)
         state.clients["beta/inner"][who], state.clients["beta/norm"][who] = inner, norm
         state.clients["beta/count"][who] = count

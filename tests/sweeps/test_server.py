@@ -42,7 +42,7 @@ def test_equals_the_rules(weighted: bool) -> None:
         rows = [server.room() for _ in clients]
         for k, row in enumerate(rows):
             row.copy_(torch.from_numpy(fresh[:, k]))
-        delta = server.combine(clients, rows, np.tile(p[clients], (len(KINDS), 1))).numpy()
+        delta = server.combine(t, clients, rows, np.tile(p[clients], (len(KINDS), 1))).numpy()
         for r, (rule, state) in enumerate(zip(made, states, strict=True)):
             wanted = rule.combine(state, Round(t, clients, fresh[r], probabilities=p[clients]))
             np.testing.assert_allclose(delta[r], wanted, rtol=2e-5, atol=2e-5)
@@ -56,17 +56,17 @@ def test_equals_the_rules(weighted: bool) -> None:
 def test_each_run_has_its_own_probabilities() -> None:
     server = BatchedServer(["u-fedavg", "u-fedavg"], [None, None], np.array([0.5, 0.5]), 3)
     row = server.room().copy_(torch.ones(2, 3))
-    delta = server.combine(np.array([1]), [row], np.array([[0.5], [0.25]]))
+    delta = server.combine(0, np.array([1]), [row], np.array([[0.5], [0.25]]))
     np.testing.assert_allclose(delta.numpy(), [[1.0] * 3, [2.0] * 3])
 
 
 def test_infinite_updates_teach_beta_nothing() -> None:
     server = BatchedServer(["fedstale"] * 2, ["auto", "auto-per-client"], np.array([1.0]), 2)
-    for value in (1.0, 2.0, np.inf):
+    for t, value in enumerate((1.0, 2.0, np.inf)):
         row = server.room().copy_(torch.full((2, 2), value))
-        server.combine(np.array([0]), [row], np.full((2, 1), 0.5))
-    assert np.isfinite(server.inner).all()
-    assert server.norm[0] == pytest.approx(2.0)
+        server.combine(t, np.array([0]), [row], np.full((2, 1), 0.5))
+    assert np.isfinite(server.sums).all()
+    assert server.sums[1, 0] == pytest.approx(4.0 + 2 * 4.0)  # (t + 1) α² (1 − p)/p² ‖h‖², at first ‖Δ‖²
 
 
 @pytest.mark.parametrize(("rule", "beta"), [("fedstale", "theory"), ("fedstale", 1.5), ("fedavg", 0.5), ("mifa", None)])

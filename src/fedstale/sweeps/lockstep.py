@@ -129,7 +129,7 @@ class Lockstep:
         clients = self.participation.participants(self.runs[0].seed, t, self._last_seen)
         now = {name: estimator.probabilities(state, clients) for name, (estimator, state) in self._estimators.items()}
         p = np.array([now[name] for name in self._sources]).reshape(len(self._sources), len(clients))
-        delta = self.server.combine(clients, self._train(clients, t), p)
+        delta = self.server.combine(t, clients, self._train(clients, t), p)
         self.models.addcmul_(delta, self._rates, value=-1.0)
         return clients, delta
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from ..beta import AutoPerClient, shrunk
+from ..beta import AutoPerClient, common, shrunk, term_weights, with_terms
 from ..checks import Float
 from ..federation import Ints
 
@@ -55,8 +54,7 @@ class BatchedServer:
     betas: Sequence[float | str | None]
     alpha: Float
     num_params: int
-    inner: Float = field(init=False)
-    norm: Float = field(init=False)
+    sums: Float = field(init=False)
     reported: Float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +69,7 @@ class BatchedServer:
         fixed = [0.0 if r in learns or kinds[r] is None else float(kinds[r] or 0.0) for r in range(count)]
         # One β per run and client; all of a row are equal unless the run has its own for every client.
         self._beta = np.repeat(np.where(self._is["u-fedvarp"], 1.0, np.array(fixed))[:, None], n, axis=1)
-        self.inner, self.norm = np.zeros(count), np.zeros(count)
+        self.sums = np.zeros((2, count))
         self._own_inner, self._own_norm, self._own_count = np.zeros((3, len(self._own), n))
         self.reported = np.full(count, np.nan)
         remembers = self._stale | self._is["fedvarp"]
@@ -89,11 +87,13 @@ class BatchedServer:
         """Return a place for one client's updates, shape (R, d): `combine` keeps it, or hands it out again."""
         return self._spare.pop() if self._spare else torch.empty(self.num_runs, self.num_params)
 
-    def combine(self, clients: Ints, updates: Sequence[Tensor], p: Float) -> Tensor:
+    def combine(self, t: int, clients: Ints, updates: Sequence[Tensor], p: Float) -> Tensor:
         """Compute the R global updates, shape (R, d), and remember the round.
 
         Parameters
         ----------
+        t
+            The round's index.
         clients
             The participants S of every run.
         updates
@@ -108,7 +108,7 @@ class BatchedServer:
         for client, row in self._memory.items():
             if stale[:, client].any():
                 delta.addcmul_(row, _column(stale[:, client]))
-        self._learn(clients, updates, p)
+        self._learn(t, clients, updates, p)
         for client, update in zip(clients.tolist(), updates, strict=True):
             if self._remembers:
                 old = self._memory.get(client)
@@ -140,42 +140,39 @@ class BatchedServer:
 
     def _common(self, runs: Ints) -> Float:
         """Return β̂ of `beta.Auto` in some runs."""
-        norm = self.norm[runs]
-        ratio = np.divide(self.inner[runs], norm, out=np.zeros(len(runs)), where=norm > 0)
-        return np.clip(ratio, 0.0, 1.0)
+        return common(self.sums[:, runs], AutoPerClient.start)
 
-    def _learn(self, clients: Ints, updates: Sequence[Tensor], p: Float) -> None:
+    def _learn(self, t: int, clients: Ints, updates: Sequence[Tensor], p: Float) -> None:
         """Do what `beta.Auto.observe` and `beta.AutoPerClient.observe` do."""
         if not len(self._learning) or not len(clients):
             return
         inner = np.zeros((len(self._learning), len(clients)))
-        square = np.zeros_like(inner)
+        square, fresh = np.zeros_like(inner), np.zeros_like(inner)
         own = len(self._auto)
         some = torch.from_numpy(self._learning)
         p = p[self._learning]
         for k, (client, update) in enumerate(zip(clients.tolist(), updates, strict=True)):
-            row = self._memory.get(client)
             # A client that always comes says nothing to the common β; only a β_i of its own wants to know it.
-            if row is None or (not len(self._own) and (p[:, k] == 1.0).all()):
+            if not len(self._own) and (p[:, k] == 1.0).all():
                 continue
-            h, u = row.index_select(0, some).double(), update.index_select(0, some).double()
-            inner[:, k] = torch.linalg.vecdot(u, h).numpy()
-            square[:, k] = torch.linalg.vecdot(h, h).numpy()
-        weight = self.alpha[clients] ** 2 * (1.0 - p) / p
-        sound = np.isfinite(np.concatenate([inner, square], axis=1)).all(axis=1)
-        norm = np.where(sound, np.sum(weight * np.where(sound[:, None], square, 0.0), axis=1), 0.0)
-        moved = norm > 0.0
-        gained = np.sum(weight * np.where(sound[:, None], inner, 0.0), axis=1)
-        self.inner[self._learning] += np.where(moved, gained, 0.0)
-        self.norm[self._learning] += np.where(moved, norm, 0.0)
+            row, u = self._memory.get(client), update.index_select(0, some).double()
+            if row is not None:
+                h = row.index_select(0, some).double()
+                inner[:, k] = torch.linalg.vecdot(u, h).numpy()
+                square[:, k] = torch.linalg.vecdot(h, h).numpy()
+            if not square[:, k].all():
+                fresh[:, k] = torch.linalg.vecdot(u, u).numpy()
+        weight, new = term_weights(self.alpha[clients], p, t), square == 0
+        terms = np.where(new, AutoPerClient.start * fresh, inner), np.where(new, fresh, square)
+        self.sums[:, self._learning] = with_terms(self.sums[:, self._learning], weight, *terms)
         self._beta[self._auto] = self._common(self._auto)[:, None]
         if len(self._own):
-            self._learn_own(clients, inner[own:], square[own:], sound[own:])
+            self._learn_own(t, clients, inner[own:], square[own:])
 
-    def _learn_own(self, clients: Ints, inner: Float, square: Float, sound: NDArray[np.bool_]) -> None:
-        keep = sound[:, None]
-        self._own_inner[:, clients] += np.where(keep, inner, 0.0)
-        self._own_norm[:, clients] += np.where(keep, square, 0.0)
+    def _learn_own(self, t: int, clients: Ints, inner: Float, square: Float) -> None:
+        keep = np.isfinite(np.concatenate([inner, square], axis=1)).all(axis=1, keepdims=True)
+        self._own_inner[:, clients] += np.where(keep, (t + 1) * inner, 0.0)
+        self._own_norm[:, clients] += np.where(keep, (t + 1) * square, 0.0)
         self._own_count[:, clients] += keep & (square > 0)
         value = shrunk(
             self._own_inner[:, clients],
