@@ -29,6 +29,7 @@ METRICS = {
     "excess_loss": "Excess loss F(w) − F(w*)",
     "update_norm": "Norm of the global update",
     "p_error": "RMS error of p̂",
+    "memory_error": "Memory error H",
     "participants": "Participants per round",
     "staleness_mean": "Mean staleness (rounds)",
     "staleness_max": "Largest staleness (rounds)",

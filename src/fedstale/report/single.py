@@ -19,8 +19,19 @@ TITLES = {
     "participants": "Clients that came",
     "update_norm": "Length of the global update ‖Δ‖",
     "p_error": "Error of the estimated probabilities (root mean square)",
+    "memory_error": "Memory error H: how far the remembered updates are from the gradients",
 }
-UNSEEN = ("bytes_up", "bytes_down", "server_bytes", "seconds", "accuracy_tail", "excess_loss_tail", "known")
+UNSEEN = (
+    "bytes_up",
+    "bytes_down",
+    "server_bytes",
+    "seconds",
+    "accuracy_tail",
+    "excess_loss_tail",
+    "known",
+    "swap_train",
+    "swap_test",
+)
 OTHERS = 12
 """So many metrics that have no place of their own are drawn."""
 CLIENT_TITLES = {
@@ -48,7 +59,11 @@ def figures(run: Run, info: RunInfo) -> list[Markup]:
         made.append(_alone("participants", x, columns, ending))
     if "staleness_mean" in columns:
         made.append(_together("Age of the remembered updates, in rounds", STALENESS, x, columns, ending))
-    sizes = [name for name in ("update_norm", "p_error") if name in columns and np.nan_to_num(columns[name]).any()]
+    sizes = [
+        name
+        for name in ("update_norm", "p_error", "memory_error")
+        if name in columns and np.nan_to_num(columns[name]).any()
+    ]
     made += [_alone(name, x, columns, ending) for name in sizes]
     drawn = {*GROUPS, *STALENESS, *TITLES, *UNSEEN}
     others = [name for name in columns if name not in drawn]

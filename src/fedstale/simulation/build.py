@@ -177,6 +177,7 @@ def build(
         memory=memory,
         evaluate_every=chosen.evaluation_interval,
         per_client=chosen.per_client,
+        memory_error=chosen.memory_error,
         leave_out=chosen.bad_updates == "leave-out",
         saved=state,
         keep=keep,

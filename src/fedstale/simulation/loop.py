@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import Float, NonFinite, positive_int
+from ..checks import Float, NonFinite, fail, positive_int
 from ..federation import Federation, Ints, Round
 from ..interrupts import postponed
 from ..participation import Estimator, Participation
@@ -94,6 +94,8 @@ class Simulation:
         Rounds between evaluations; the last round is always evaluated.
     per_client
         Whether evaluations keep every client's accuracy.
+    memory_error
+        Whether evaluations record H^(t), how far the remembered updates are from the gradients: a pass over all data.
     leave_out
         Whether a client whose update cannot be used (NaN, infinite, too large) is left out of the round; otherwise
         the run has diverged.
@@ -113,6 +115,7 @@ class Simulation:
     memory: str = "ram"
     evaluate_every: int = 1
     per_client: bool = False
+    memory_error: bool = False
     leave_out: bool = False
     saved: InitVar[State | None] = None
     callbacks: Sequence[Callback] = ()
@@ -129,6 +132,10 @@ class Simulation:
     def __post_init__(self, saved: State | None) -> None:
         positive_int("rounds", self.rounds)
         positive_int("evaluate_every", self.evaluate_every)
+        if self.memory_error and (not self.rule.memory or self.rule.name.startswith("afa-cs")):
+            raise fail("memory_error", True, f"{self.rule.name} remembers no updates Δ_i")
+        if self.memory_error and not hasattr(self.trainer, "gradients"):
+            raise fail("memory_error", True, "needs a trainer with gradients(model): ∇F_i of all clients, shape (N, d)")
         if saved is not None:
             self.state = saved
             return
@@ -166,6 +173,7 @@ class Simulation:
         if evaluated:  # the p̂ that the round uses: it is not counted yet
             self.estimated = self.estimator.probabilities(state.estimator, np.arange(self.federation.num_clients))
             metrics["p_error"] = self._p_error(t, self.estimated)
+        before = np.array(self.model) if evaluated and self.memory_error else None
         self.whole = False
         try:
             delta = self.rule.step(state, round)
@@ -184,6 +192,8 @@ class Simulation:
         loss = getattr(self.trainer, "train_loss", None)
         if loss is not None and len(clients):
             metrics["train_loss"] = float(loss)
+        if before is not None:
+            metrics["memory_error"] = self._memory_error(t, before)
         metrics["seconds"] = time.perf_counter() - started
         record = Record(t, metrics, clients, per_client)
         if self.keep:
@@ -237,6 +247,14 @@ class Simulation:
             "bytes_up": float(up * vector),
             "bytes_down": float(down * vector),
         }
+
+    def _memory_error(self, t: int, model: NDArray[Any]) -> float:
+        """H^(t+1) = Σ α_i ‖∇F_i(w_t) − h_i/(η_c K)‖² with the memory after round t (Eq. `hist_deviation`)."""
+        everyone = np.arange(self.federation.num_clients)
+        steps, lr = self.trainer.pace(everyone, t)
+        gradients: Float = self.trainer.gradients(model)  # type: ignore[attr-defined]  # looked for at the start
+        away = gradients - self.state.memory.rows(everyone) / (lr * steps[:, None])
+        return float(self.federation.alpha() @ np.sum(away**2, axis=1))
 
     def _p_error(self, t: int, estimated: Float) -> float:
         """Root mean square distance between estimated and true p; NaN where the true one is not known."""

@@ -69,6 +69,9 @@ class Settings(BaseModel):
     evaluate_every: int | None = Field(None, ge=1, description="rounds between evaluations; default: 50 in a run")
     train_loss: bool = Field(False, description="record the mean training loss of every round, too")
     per_client: bool = Field(False, description="record every client's accuracy, too")
+    memory_error: bool = Field(
+        False, description="record how far the remembered updates are from the gradients (H), too: a pass over all data"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:

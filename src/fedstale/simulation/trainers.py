@@ -54,6 +54,18 @@ class EngineTrainer:
             return np.full(len(clients), float(training.steps or 0)), training.rate(round)
         return self.engine.batches(clients, round).steps.astype(np.float64), training.rate(round)
 
+    def gradients(self, model: NDArray[Any]) -> Float:
+        """One step of rate 1 on all samples of a client, client by client; weight decay is part of the objective."""
+        from ..training.batches import Batches
+
+        found = np.empty((self.task.num_clients, self.num_params))
+        bounds = self.task.train.offsets
+        for client in range(self.task.num_clients):
+            rows = np.arange(bounds[client], bounds[client + 1], dtype=np.int64)[None, None]
+            noise = self.engine.batches([client], 0).noise
+            found[client] = self.engine.train(model, Batches(rows, None, noise), 1.0)[0]
+        return found
+
     @property
     def train_loss(self) -> float | None:
         """Mean training loss of the last round, where the engine was asked to record it."""
@@ -107,6 +119,11 @@ class QuadraticTrainer:
     def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
         """K and η_c."""
         return np.full(len(clients), float(self.local_steps)), self.lr
+
+    def gradients(self, model: NDArray[Any]) -> Float:
+        """A_i (w − c_i)."""
+        everyone = np.arange(self.problem.num_clients)
+        return self.problem.local_updates(np.asarray(model, dtype=np.float64), everyone, 1, 1.0)
 
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """How far the loss is above its minimum."""

@@ -43,7 +43,13 @@ _MULTIPLE = 8
 def eligible(chosen: Settings) -> bool:
     """Whether a run could be part of a batch, as far as its settings say; the model is looked at later."""
     plain = chosen.epochs is None and chosen.momentum == 0.0 and not chosen.rule_options
-    plain = plain and not chosen.per_client and not chosen.train_loss and chosen.bad_updates == "diverge"
+    plain = (
+        plain
+        and not chosen.per_client
+        and not chosen.memory_error
+        and not chosen.train_loss
+        and chosen.bad_updates == "diverge"
+    )
     plain = plain and chosen.clip_norm is None and chosen.max_weight is None
     usual = chosen.memory == "ram" and chosen.precision == "float32" and chosen.device == "cpu"
     return plain and usual and chosen.task != "quadratic" and supports(chosen.rule, chosen.beta)
