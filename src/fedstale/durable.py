@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from .checks import InvalidInput
 
 _PATIENCE = 0.5  # seconds; a reader that asks whether a lock is free holds it for a moment itself
+_TRIES = 100
 NOTE = 32
 """Bytes in which the holder of a lock says who it is."""
 _NOTE_AT = 1  # the first byte is the one that Windows locks
@@ -144,15 +145,22 @@ class Lock:
     """A lock on a file of its own, held until `release` or the end of the process; `what` is what it stands for."""
 
     def __init__(self, path: Path, what: str) -> None:
-        with folder_errors(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            claim(self._file, what, _NOTE_AT)
-            sign(self._file, _NOTE_AT)
-        except BaseException:
-            os.close(self._file)
-            raise
+        for _ in range(_TRIES):
+            with folder_errors(path.parent), suppress(FileNotFoundError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                try:
+                    claim(self._file, what, _NOTE_AT)
+                    # Who had it may have removed the folder: the lock would be on a file that nobody else finds.
+                    if os.path.samestat(os.fstat(self._file), os.stat(path)):
+                        break
+                except BaseException:
+                    os.close(self._file)
+                    raise
+                os.close(self._file)
+        else:
+            raise FileTrouble(f"lock {path} cannot be made: it vanishes again and again")
+        sign(self._file, _NOTE_AT)
 
     def release(self) -> None:
         """Let the lock go."""

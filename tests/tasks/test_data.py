@@ -66,6 +66,30 @@ def test_when_all_fail_one_line_names_every_source_and_nothing_stays(
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
+def test_what_a_killed_fetch_left_is_removed_by_the_next(
+    site: str, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom fedstale.tasks import data\n"
+        "with data._staging(Path(sys.argv[1])) as staging:\n"
+        "    (staging / 'inbox').mkdir()\n    (staging / 'inbox' / 'half').write_text('half')\n    os._exit(9)\n"
+    )
+    cache.mkdir()
+    assert subprocess.run([sys.executable, "-c", program, str(cache)], check=False).returncode == 9
+    (left,) = cache.iterdir()
+    assert (left / "inbox" / "half").exists()
+    (cache / ".fetch-mine").mkdir()
+    (cache / ".fetch-mine" / "notes.txt").write_text("mine")
+    (cache / ".fetch-empty").mkdir()  # killed before it had its lock
+    register(monkeypatch, official(f"{site}/good"))
+    with data._staging(cache) as used:  # another process is fetching
+        assert not left.exists()
+        data.fetch("tiny", progress=False)
+        assert used.exists()
+        assert sorted(path.name for path in cache.iterdir()) == sorted([used.name, ".fetch-mine", "tiny"])
+    assert sorted(path.name for path in cache.iterdir()) == [".fetch-mine", "tiny"]
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_cache_file_is_fetched_again(
     damage: str, site: str, monkeypatch: pytest.MonkeyPatch, cache: Path

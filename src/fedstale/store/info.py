@@ -84,9 +84,14 @@ class RunInfo:
         return self.message or self.status
 
 
+def is_id(text: str) -> bool:
+    """Whether this can be the id of a run."""
+    return _ID.fullmatch(text) is not None
+
+
 def run_folder(root: Path, id: str) -> Path:
     """Where the files of a run lie; an id that leads anywhere else is damage, or somebody's intention."""
-    if not _ID.fullmatch(id):
+    if not is_id(id):
         raise damaged(root / "store.sqlite", f"a run's id is {id!r}")
     return root / "runs" / id
 

@@ -6,16 +6,16 @@ import difflib
 import json
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from ..checks import UnknownName, choose, fail, positive_int, unknown
 from ..durable import Lock, folder_errors
-from . import export
+from . import export, unfinished
 from .config import Config, comparable, digest, settings, to_json
 from .database import PATIENCE, Database
 from .errors import StoreError
@@ -71,7 +71,14 @@ class Store:
         if create and not read_only:
             with folder_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        return cls(folder, Database(folder / "store.sqlite", create=create, read_only=read_only, patience=patience))
+        store = cls(folder, Database(folder / "store.sqlite", create=create, read_only=read_only, patience=patience))
+        if not read_only:
+            try:
+                unfinished.clean(folder, store._knows)
+            except BaseException:
+                store.database.close()
+                raise
+        return store
 
     def close(self) -> None:
         """Commit what is recorded and let go of everything; a run that has not finished counts as interrupted."""
@@ -129,9 +136,12 @@ class Store:
                 connection.executemany("INSERT INTO setting (key, value, run) VALUES (?, ?, ?)", leaves)
                 connection.execute(SEAL, (key,))
         except BaseException:
-            lock.release()
-            shutil.rmtree(run_folder(self.folder, id), ignore_errors=True)
+            with suppress(OSError):
+                unfinished.remove(run_folder(self.folder, id), lock)
+                unfinished.mark(self.folder, id).unlink(missing_ok=True)
             raise
+        with suppress(OSError):  # it is only looked at once more
+            unfinished.mark(self.folder, id).unlink(missing_ok=True)
         return self._writer(key or 0, id, lock)
 
     def resume(self, which: str) -> Run:
@@ -168,8 +178,10 @@ class Store:
         """Remove a run with its files; refused while it is being written."""
         key, id = self._find(which)
         folder = run_folder(self.folder, id)
-        lock = Lock(lock_file(folder), f"run {id}")
+        lock, mark = Lock(lock_file(folder), f"run {id}"), unfinished.mark(self.folder, id)
         try:
+            with suppress(OSError):  # on a full disk, deleting is what helps
+                mark.touch()
             with self.database.write() as connection:
                 for (config,) in connection.execute("SELECT config FROM run WHERE key = ?", (key,)).fetchall():
                     try:
@@ -185,10 +197,12 @@ class Store:
                 connection.execute("DELETE FROM block WHERE run = ?", (key,))
                 connection.execute("DELETE FROM run WHERE key = ?", (key,))
             self.database.shrink()
-        finally:
+        except BaseException:
             lock.release()
+            raise
         with folder_errors(folder):
-            shutil.rmtree(folder)
+            unfinished.remove(folder, lock)
+            mark.unlink(missing_ok=True)
 
     def forget(self, run: Run) -> None:
         """Note that a run is no longer written."""
@@ -303,10 +317,15 @@ class Store:
                 stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
                 id = f"{stamp}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))}"
                 try:
-                    run_folder(self.folder, id).mkdir(parents=True)
+                    unfinished.mark(self.folder, id).parent.mkdir(parents=True, exist_ok=True)
+                    unfinished.mark(self.folder, id).touch()
+                    run_folder(self.folder, id).mkdir()
                 except FileExistsError:
                     continue
                 return id, Lock(lock_file(run_folder(self.folder, id)), f"run {id}")
+
+    def _knows(self, id: str) -> bool:
+        return bool(self.database.read("SELECT 1 FROM run WHERE id = ?", "i", (id,)))
 
     def _writer(self, key: int, id: str, lock: Lock) -> Run:
         run = Run(self, key, id, lock)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import choose, fail
-from ..durable import move
+from ..durable import FileTrouble, Lock, move
 from ..randomness import generator
 from .archives import contents
 from .download import SourceFailed, download
@@ -37,6 +38,7 @@ Report = Callable[[str, int, int], None]
 """What a progress display is told: which source, bytes so far, bytes in all."""
 
 DIGITS_TEST_SHARE = 0.2
+_STAGING = ".fetch-"
 
 
 class DataUnavailable(RuntimeError):
@@ -161,8 +163,8 @@ def _fetch_from(entry: DataSet, source: Source, folder: Path, report: Report) ->
     """Download beside the cache, verify everything, then rename file by file: a reader never sees a half file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as staging:
-            inbox, ready = Path(staging, "inbox"), Path(staging, "ready")
+        with _staging(folder.parent) as staging:
+            inbox, ready = staging / "inbox", staging / "ready"
             inbox.mkdir()
             ready.mkdir()
             report(source.label, 0, source.size)
@@ -174,6 +176,27 @@ def _fetch_from(entry: DataSet, source: Source, folder: Path, report: Report) ->
             report(source.label, source.size, source.size)
     except OSError as error:
         raise SourceFailed(f"cannot write to {folder.parent} ({error.strerror or error})") from error
+
+
+@contextmanager
+def _staging(root: Path) -> Iterator[Path]:
+    """Hand out a folder to download into, and remove those of fetches that were killed: their lock is free."""
+    for old in root.glob(f"{_STAGING}*"):
+        with suppress(FileTrouble, OSError):
+            if (old / "lock").exists():
+                lock = Lock(old / "lock", str(old))
+                try:
+                    shutil.rmtree(old)
+                finally:
+                    lock.release()
+            else:
+                old.rmdir()  # only an empty one
+    with tempfile.TemporaryDirectory(prefix=_STAGING, dir=root, ignore_cleanup_errors=True) as made:
+        lock = Lock(Path(made, "lock"), made)
+        try:
+            yield Path(made)
+        finally:
+            lock.release()
 
 
 def _allowed(entry: DataSet) -> list[Source]:
