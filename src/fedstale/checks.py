@@ -33,6 +33,26 @@ class UnknownName(InvalidInput):
     """A name that no registry knows."""
 
 
+def printable(text: str, length: int | None = None, keep: str = "") -> str:
+    r"""Return a text in printable characters: others, such as codes for a terminal, are written as "\x1b".
+
+    Parameters
+    ----------
+    text
+        What somebody else wrote.
+    length
+        Where to cut it, when given.
+    keep
+        Characters to leave as they are, such as the end of a line.
+    """
+    if length is not None:
+        text = text[: length + 1]
+    if not text.isprintable():
+        shown = (c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+        text = "".join(shown)
+    return text if length is None or len(text) <= length else text[: length - 1] + "…"
+
+
 def fail(argument: str, value: object, allowed: str, kind: type[InvalidInput] = InvalidInput) -> InvalidInput:
     """Build the error for a wrong argument (raise what it returns)."""
     text = repr(value)

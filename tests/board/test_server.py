@@ -11,15 +11,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fedstale.board import make_app
+from fedstale.board import make_app, server
 from fedstale.board.callbacks import short
-from fedstale.board.security import Hosts
+from fedstale.board.security import LARGEST_BODY, Hosts
 from fedstale.board.server import Board, listen
 from fedstale.board.source import Source
 from fedstale.checks import InvalidInput
@@ -258,6 +260,92 @@ def test_ports(folder: Path) -> None:
     assert not thread.is_alive()
     with pytest.raises(InvalidInput, match="no address of this machine"):
         listen("no.such.host.invalid", 0)
+
+
+@pytest.fixture
+def serving(folder: Path) -> Iterator[Board]:
+    board = Board(folder, port=0)
+    thread = threading.Thread(target=board.serve)
+    thread.start()
+    yield board
+    board.stop()
+    thread.join(10)
+
+
+def said(opened: socket.socket) -> bytes:
+    return b"".join(iter(lambda: opened.recv(4096), b""))
+
+
+def request_of(board: Board, *lines: str) -> bytes:
+    return "\r\n".join([*lines, f"Host: 127.0.0.1:{board.port}", "", ""]).encode()
+
+
+@pytest.mark.parametrize("header", [f"Content-Length: {LARGEST_BODY + 1}", "Transfer-Encoding: chunked"])
+def test_a_body_that_is_too_large_or_has_no_length_is_not_read(serving: Board, header: str) -> None:
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as opened:
+        opened.sendall(request_of(serving, "POST /_dash-update-component HTTP/1.1", header))
+        assert said(opened).startswith(b"HTTP/1.1 413 ")
+
+
+def test_connections_are_limited_and_room_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS", 3)
+    board = Board(folder, port=0)
+    thread = threading.Thread(target=board.serve)
+    thread.start()
+    before = threading.active_count()
+    waiting = [socket.create_connection(("127.0.0.1", board.port), timeout=10) for _ in range(3)]
+    try:
+        with socket.create_connection(("127.0.0.1", board.port), timeout=10) as late:
+            assert said(late).startswith(b"HTTP/1.1 503 ")
+        assert threading.active_count() <= before + 3
+        for one in waiting:
+            one.sendall(request_of(board, "GET /_favicon.ico HTTP/1.1"))
+            assert said(one).startswith(b"HTTP/1.1 ")
+        for _ in range(100):  # a thread ends a moment after its last byte
+            with socket.create_connection(("127.0.0.1", board.port), timeout=10) as again:
+                again.sendall(request_of(board, "GET / HTTP/1.1"))
+                if said(again).startswith(b"HTTP/1.1 200 "):
+                    break
+            time.sleep(0.05)
+        else:
+            pytest.fail("no room was made")
+    finally:
+        for one in waiting:
+            one.close()
+        board.stop()
+        thread.join(10)
+
+
+def test_who_says_nothing_is_not_waited_for_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server._Quiet, "timeout", 0.2)
+    board = Board(folder, port=0)
+    thread = threading.Thread(target=board.serve)
+    thread.start()
+    with socket.create_connection(("127.0.0.1", board.port), timeout=10) as silent:
+        silent.sendall(b"GET / HT")
+        assert said(silent) == b""
+    board.stop()
+    thread.join(10)
+
+
+def test_what_a_request_or_the_store_holds_sends_no_codes_to_the_log(
+    capfd: pytest.CaptureFixture[str], serving: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("run \x1b]0;owned\x07 \u202e")
+
+    monkeypatch.setattr(server, "set_props", lambda *_: None)
+    serving.app.server.view_functions = dict.fromkeys(serving.app.server.view_functions, broken)
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as opened:
+        opened.sendall(request_of(serving, "GET /%1b%5b2J HTTP/1.1"))
+        assert said(opened).startswith(b"HTTP/1.1 500 ")
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as opened:
+        opened.sendall(b"\x1b[2J\r\n\r\n")
+        said(opened)
+    server._failed(RuntimeError("\x1b[2J"))
+    told = capfd.readouterr().err
+    assert r"\x1b]0;owned" in told
+    assert not set(told) & {"\x1b", "\x07", "\u202e"}
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

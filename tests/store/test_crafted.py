@@ -1,7 +1,9 @@
 """Stores that somebody wrote to do harm, with checksums that match: one line, little memory, and an end."""
 
 import io
+import json
 import os
+import re
 import resource
 import sqlite3
 import subprocess
@@ -285,3 +287,23 @@ def test_noise_in_a_block_is_always_the_same_kind_of_error(kind: Kind) -> None:
                     continue
                 assert (np.diff(found.rounds) > 0).all()
                 assert found.counts.sum() == len(found.values)
+
+
+def test_a_name_with_codes_for_the_terminal_is_shown_as_text(tmp_path: Path) -> None:
+    name = "one\x1b]0;owned\x07\x1b[2J\u202ereversed"
+    crafted(
+        tmp_path,
+        lambda connection: connection.execute(
+            "UPDATE run SET name = ?, message = ?, config = ?",
+            (name, name, json.dumps({"task": name, "rule": name, "p_min": name, "seed": name})),
+        ),
+    )
+    with Store.open(tmp_path, read_only=True) as store:
+        id = store.runs()[0].id
+    for words in (["runs", "list"], ["runs", "show", id], ["runs", "show", "nobody"], ["resume", id], ["report", id]):
+        if words[0] == "report":
+            words += ["--out", str(tmp_path / "report.html")]
+        done = command(*words, "--store", str(tmp_path))
+        told = done.stdout + done.stderr
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", told), repr(told)
+        assert "Traceback" not in told

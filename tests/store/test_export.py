@@ -106,3 +106,19 @@ def test_without_pyarrow_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(StoreError, match=r'pip install "fedstale\[parquet\]"'):
         store.export_parquet(tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)"])
+def test_text_is_no_formula_to_a_spreadsheet(name: str, store: Store) -> None:
+    with store.start({"note": name, "level": -1.5}, name=name) as run:
+        run.record(0, {"loss": -2.0, "=evil": 1.0})
+    with store.start({"note": "", "level": 2}) as run:
+        run.record(0, {"loss": float("-inf")})
+    text = io.StringIO()
+    store.export_csv(text)
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert {row["name"] for row in rows} == {"", f"'{name}"}
+    assert {row["config.note"] for row in rows} == {"", f"'{name}"}
+    assert {row["config.level"] for row in rows} == {"-1.5", "2"}
+    assert {row["loss"] for row in rows} == {"-2.0", "-inf"}
+    assert "'=evil" in rows[0]

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+LARGEST_BODY = 4 << 20
+"""Bytes of a request: the state of the page is some kilobytes."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -98,13 +100,17 @@ def protect(server: Any, hosts: Hosts, script_hashes: Sequence[str]) -> None:
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     }
 
+    server.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
+
     @server.before_request
     def refuse() -> Response | None:
         origin = request.headers.get("Origin")
         own = origin is None or (origin.startswith("http://") and hosts.allow(origin.removeprefix("http://")))
-        if own and hosts.allow(request.headers.get("Host")):
-            return None
-        return Response("This board answers only to its own address.\n", 403, mimetype="text/plain")
+        if not own or not hosts.allow(request.headers.get("Host")):
+            return Response("This board answers only to its own address.\n", 403, mimetype="text/plain")
+        if (request.content_length or 0) > LARGEST_BODY or "Transfer-Encoding" in request.headers:
+            return Response("This request is too large.\n", 413, mimetype="text/plain")
+        return None
 
     @server.after_request
     def add(response: Response) -> Response:

@@ -6,21 +6,27 @@ import errno
 import logging
 import socket
 import sys
-import traceback
-from contextlib import closing
+import threading
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from dash import Dash, set_props
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from ..checks import InvalidInput
+from ..checks import InvalidInput, printable
 from ..store import StoreError
 from . import page
 from .callbacks import first_page, register
 from .heat import HeatMaps
 from .security import Hosts, protect
 from .source import Source
+
+CONNECTIONS = 64
+"""Connections that are answered at once."""
+PATIENCE = 30.0
+"""Seconds to wait for a client that has not finished its request."""
+_logger = logging.getLogger("fedstale.board")
 
 
 def make_app(source: Source, hosts: Hosts) -> Dash:
@@ -50,13 +56,62 @@ def _failed(error: Exception) -> None:
     """Say on the page what went wrong in a callback; the server goes on."""
     known = isinstance(error, StoreError)
     if not known:
-        traceback.print_exception(error, file=sys.stderr)
+        _logger.error("a callback failed", exc_info=error)
     text = str(error) if known else f"The board failed at this: {type(error).__name__}. Its terminal says more."
     set_props("trouble", {"children": text})
 
 
+class _Plain(logging.Handler):
+    """Log entries without codes: what a request or the store holds stands in them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print an entry, and its traceback, as printable text."""
+        print(printable(self.format(record), keep="\n"), file=sys.stderr)
+
+
+def _log_plainly(*loggers: logging.Logger) -> None:
+    for one in loggers:
+        one.handlers, one.propagate = [_Plain()], False
+        one.setLevel(logging.ERROR)
+
+
+class _Server(ThreadedWSGIServer):
+    """A thread for each connection, and no more of them than `CONNECTIONS`: who comes then is told to come again."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(*arguments, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, where there is room for one."""
+        if self._room.acquire(blocking=False):
+            try:
+                super().process_request(request, client_address)
+            except BaseException:
+                self._room.release()
+                raise
+            return
+        with suppress(OSError):
+            request.settimeout(0.1)
+            request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note what went wrong with a connection."""
+        _logger.error("a connection failed", exc_info=True)
+
+
 class _Quiet(WSGIRequestHandler):
-    """One connection for many requests, and no line per request."""
+    """No line per request, and no waiting for ever for who says nothing."""
+
+    timeout = PATIENCE
 
     protocol_version = "HTTP/1.1"
     server_version = "fedstale"
@@ -116,11 +171,9 @@ class Board:
             raise
         self.port: int = self._socket.getsockname()[1]
         self.url = url(host, self.port)
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.app = make_app(self.source, Hosts(host, self.port))
-        self._server: BaseWSGIServer = make_server(
-            host, self.port, self.app.server, threaded=True, request_handler=_Quiet, fd=self._socket.fileno()
-        )
+        _log_plainly(logging.getLogger("werkzeug"), self.app.server.logger, _logger)
+        self._server = _Server(host, self.port, self.app.server, _Quiet, fd=self._socket.fileno())
 
     def serve(self) -> None:
         """Answer until Ctrl-C."""

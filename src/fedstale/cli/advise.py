@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from ..checks import InvalidInput, fail
-from .options import Json, print_json
+from .options import Json, print_json, screen
 
 if TYPE_CHECKING:
     from ..advice import Advice
@@ -68,10 +68,9 @@ def _parse(text: str) -> list[float]:
 
 
 def _show(advice: Advice, intervals: Frequencies | None, never: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = screen()
     if intervals is not None:
         table = Table(title="participation, with 95 % confidence intervals")
         for heading in ("client", "p̂", "from", "to"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import sys
 import warnings
@@ -15,6 +14,7 @@ from ..checks import InvalidInput
 from ..tasks.data import DataUnavailable
 from . import advise, board, compare, data, flower, report, reproduce, rules, run, runs, sweep
 from .group import Commands
+from .options import say
 
 app = typer.Typer(
     cls=Commands,
@@ -39,7 +39,7 @@ app.add_typer(flower.app, name="flower")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fedstale {__version__}")
+        say(f"fedstale {__version__}")
         raise typer.Exit
 
 
@@ -69,8 +69,10 @@ def main() -> None:
         if package not in extra:
             raise
         _complain(f"this command needs {package}: pip install 'fedstale[{extra[package]}]'")
+    except MemoryError as error:  # NumPy says how much it wanted
+        _complain(f"there is not enough memory for this: {error or 'choose something smaller'}")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno is None:  # not the system's word
             raise
         where = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         _complain(f"{where}; what was saved before is whole: mend this and go on with fedstale resume")
@@ -79,9 +81,9 @@ def main() -> None:
 
 
 def _note(message: Warning | str, *_: object) -> None:
-    typer.secho(f"note: {message}", fg=typer.colors.YELLOW, err=True)
+    say(f"note: {message}", colour=typer.colors.YELLOW, err=True)
 
 
 def _complain(message: str) -> None:
-    typer.secho(f"fedstale: {' '.join(message.split())}", fg=typer.colors.RED, err=True)
+    say(f"fedstale: {' '.join(message.split())}", colour=typer.colors.RED, err=True)
     sys.exit(2)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .options import say
+
 
 def board(
     store: Annotated[Path | None, typer.Argument()] = None,
@@ -26,8 +28,8 @@ def board(
     opened = Board(store, host, port)
     if reached_from_outside(host):
         note = f"warning: whoever reaches {host} can read the whole store; there is no login and no encryption"
-        typer.secho(note, fg=typer.colors.YELLOW, err=True)
-    typer.echo(f"board of {opened.source.folder}: {opened.url} (Ctrl-C ends it)")
+        say(note, colour=typer.colors.YELLOW, err=True)
+    say(f"board of {opened.source.folder}: {opened.url} (Ctrl-C ends it)")
     if open_:
         import webbrowser
 

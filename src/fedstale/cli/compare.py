@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checks import fail
-from .options import Json, print_json, screen, with_settings
+from .options import Json, print_json, say, screen, with_settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +46,6 @@ def compare(
 
     TASK is what is learned: digits-mlp, mnist-mlp, quadratic, …
     """
-    from rich.console import Console
     from rich.live import Live
 
     from ..figures import comparison_picture
@@ -56,7 +55,7 @@ def compare(
 
     chosen = settings(**{"task": task, **SETTING, **(QUICK if quick else {}), **changes})
     methods = list(ALL) if rules == "all" else [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
-    console = Console(stderr=True)
+    console = screen(err=True)
     with (
         Live(console=console, refresh_per_second=4, transient=True) as live,
         warnings.catch_warnings(record=True) as caught,
@@ -68,7 +67,7 @@ def compare(
 
         comparison = run_comparison(chosen, methods, (1 if quick else 3) if seeds is None else seeds, after=show)
     for note in dict.fromkeys(str(one.message) for one in caught):
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     out.mkdir(parents=True, exist_ok=True)
     comparison.to_csv(out / "comparison.csv")
     pictures = comparison_picture(comparison, out / "comparison")
@@ -76,7 +75,7 @@ def compare(
         print_json(comparison.records())
         return
     screen().print(table(comparison))
-    typer.echo(f"table: {out / 'comparison.csv'}   pictures: {', '.join(str(path) for path in pictures)}")
+    say(f"table: {out / 'comparison.csv'}   pictures: {', '.join(str(path) for path in pictures)}")
 
 
 def _method(text: str) -> Method:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .group import Commands
-from .options import Json, print_json
+from .options import Json, print_json, say, screen
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Data sets: list, fetch, where.")
 
@@ -15,7 +15,6 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, help="Data sets: list, fet
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the data sets and whether they are here already."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..tasks import data
@@ -31,7 +30,7 @@ def list_(json: Json = False) -> None:
         table.add_row(
             row.name, f"{row.train:,}", f"{row.test:,}", "yes" if row.cached else "no: fedstale data fetch " + row.name
         )
-    Console().print(table)
+    screen().print(table)
 
 
 @app.command()
@@ -42,7 +41,7 @@ def fetch(name: Annotated[str, typer.Argument()]) -> None:
     """
     from ..tasks import data
 
-    typer.echo(f"{name}: {data.fetch(name)}")
+    say(f"{name}: {data.fetch(name)}")
 
 
 @app.command()
@@ -50,4 +49,4 @@ def where() -> None:
     """Print the folder in which data sets are kept (FEDSTALE_DATA changes it)."""
     from ..tasks import data
 
-    typer.echo(data.where())
+    say(data.where())

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .group import Commands
+from .options import say
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Flower: apps that use fedstale's strategies.")
 
@@ -29,5 +30,5 @@ def new(
     from ..flower.scaffold import new as write
 
     for file in write(folder, name=name):
-        typer.echo(file)
-    typer.echo(f"\nTry it: cd {folder} && flwr run . local --stream")
+        say(file)
+    say(f"\nTry it: cd {folder} && flwr run . local --stream")

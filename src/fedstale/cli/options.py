@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, Union, get_args, get
 import numpy as np
 import typer
 
-from ..checks import fail
+from ..checks import fail, printable
 from ..simulation.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,12 +39,17 @@ def _finite(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def screen() -> Console:
-    """Return the console for tables: as wide as the terminal, and wide enough for a file or a pipe."""
-    from rich.console import Console
+def say(text: object, *, err: bool = False, colour: str | None = None) -> None:
+    """Print a line, or several; what came from elsewhere sends no codes to the terminal."""
+    typer.secho(printable(str(text), keep="\n"), err=err, fg=colour)
 
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=140)
+
+def screen(*, err: bool = False) -> Console:
+    """Return the console for tables: as wide as the terminal, and wide enough for a file or a pipe."""
+    from .terminal import SafeConsole
+
+    plain = SafeConsole(stderr=err)
+    return plain if plain.is_terminal else SafeConsole(stderr=err, width=140)
 
 
 def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

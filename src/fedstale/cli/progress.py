@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
+from .options import screen
 
 
 @dataclass
@@ -26,7 +26,7 @@ class RoundProgress(Callback):
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=Console(stderr=True),
+            console=screen(err=True),
         )
         self._task = self._progress.add_task(self.label, total=self.rounds, numbers="")
 

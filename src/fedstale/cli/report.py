@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, StorePath, print_json
+from .options import Json, StorePath, print_json, say
 
 
 def report(
@@ -39,4 +39,4 @@ def report(
         print_json({**told, "runs": len(subject.infos)})
         return
     runs = "" if subject.kind == "run" else f", {reports.count(len(subject.infos), 'run')}"
-    typer.echo(f"{out}: {size / 1000:,.0f} kB, {subject.kind} {subject.name}{runs}")
+    say(f"{out}: {size / 1000:,.0f} kB, {subject.kind} {subject.name}{runs}")

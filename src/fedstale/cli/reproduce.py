@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, StorePath, number_or_text, print_json, screen
+from .options import Json, StorePath, number_or_text, print_json, say, screen
 from .sweep import Quiet, Ray, Widen, Workers, bar, executor, numbers_of, tell_failures
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def _tell(made: Reproduction, seconds: float) -> None:
             table.add_row(*row.cells())
         screen().print(table)
     ran = sum(progress.done for progress in made.progress)
-    typer.echo(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
+    say(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
     for edge in made.at_edge:
-        typer.echo(f"best rate at the edge of its grid: {edge}")
+        say(f"best rate at the edge of its grid: {edge}")
     if made.left_out:
-        typer.echo(f"left out of the paper's grid: {'; '.join(made.left_out)}")
+        say(f"left out of the paper's grid: {'; '.join(made.left_out)}")

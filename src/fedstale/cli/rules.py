@@ -8,7 +8,7 @@ from dataclasses import fields
 import typer
 
 from .group import Commands
-from .options import Json, print_json
+from .options import Json, print_json, say, screen
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Rules: list what can stand behind --rule.")
 
@@ -20,7 +20,6 @@ def list_(json: Json = False) -> None:
     from rich.text import Text
 
     from ..rules import OPTIMIZERS, RULES
-    from .options import screen
 
     rows = [
         {
@@ -40,4 +39,4 @@ def list_(json: Json = False) -> None:
         table.add_row(Text(str(row["name"])), Text(str(row["computes"])), Text(", ".join(row["options"])))
     screen().print(table)
     around = ", ".join(f"+{name}" for name in OPTIMIZERS)
-    typer.echo(f"A server optimiser stands behind a plus: fedstale+adam ({around}).")
+    say(f"A server optimiser stands behind a plus: fedstale+adam ({around}).")

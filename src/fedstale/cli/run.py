@@ -10,7 +10,7 @@ import typer
 from ..checks import InvalidInput
 from ..interrupts import postponed
 from ..simulation.settings import Settings, from_toml, settings, to_toml
-from .options import Json, StorePath, print_json, with_settings
+from .options import Json, StorePath, print_json, say, with_settings
 
 if TYPE_CHECKING:
     from ..store import Run, RunInfo, Store
@@ -44,7 +44,7 @@ def run(
         if json:
             print_json({"settings": str(save_config)})
         else:
-            typer.echo(f"settings written to {save_config}: fedstale run {save_config}")
+            say(f"settings written to {save_config}: fedstale run {save_config}")
         return
     from ..store import Store
 
@@ -54,7 +54,7 @@ def run(
             if json:
                 _tell(begun, as_json=True)
             else:
-                typer.echo(f"run {begun.id} of these settings {_how(begun.info())}: fedstale runs show {begun.id}")
+                say(f"run {begun.id} of these settings {_how(begun.info())}: fedstale runs show {begun.id}")
             return
         kept = opened.resume(begun.id) if begun is not None else None
         if kept is None:
@@ -96,7 +96,7 @@ def resume(
             if json:
                 _tell(opened.run(info.id), as_json=True)
             else:
-                typer.echo(f"run {info.id} {_how(info)}: fedstale runs show {info.id}")
+                say(f"run {info.id} {_how(info)}: fedstale runs show {info.id}")
             return
         kept = opened.resume(info.id)
         _go(
@@ -162,17 +162,15 @@ def _go(
         raise
     if not quiet:
         verb = f"resumed at round {simulation.state.round}" if continues else "started"
-        typer.echo(
-            f"run {kept.id} {verb}: {chosen.task}, {chosen.label}, {chosen.total_rounds} rounds, seed {chosen.seed}"
-        )
+        say(f"run {kept.id} {verb}: {chosen.task}, {chosen.label}, {chosen.total_rounds} rounds, seed {chosen.seed}")
     try:
         simulation.run()
         engine = getattr(getattr(simulation.trainer, "engine", None), "chosen", None)
         if engine and chosen.engine == "fastest" and not quiet:
-            typer.echo(f"engine: fastest took {engine}")
+            say(f"engine: fastest took {engine}")
     except KeyboardInterrupt:
         done = simulation.state.round
-        typer.echo(
+        say(
             f"\ninterrupted after round {done} of {chosen.total_rounds}; go on with: fedstale resume {kept.id}",
             err=True,
         )
@@ -211,7 +209,7 @@ def _tell(kept: Run, *, as_json: bool) -> None:
         print_json({"id": info.id, **ended, "rounds": info.rounds_done, **info.summary})
         return
     if info.diverged_in is not None:
-        typer.echo(f"run {info.id} {info.reason} of {info.rounds_total}: it has no result. {_DIVERGED}")
+        say(f"run {info.id} {info.reason} of {info.rounds_total}: it has no result. {_DIVERGED}")
         return
     parts = [
         f"{key} {info.summary[key]:.4g}"
@@ -219,4 +217,4 @@ def _tell(kept: Run, *, as_json: bool) -> None:
         if key in info.summary
     ]
     note = f" ({info.message})" if info.message else ""
-    typer.echo(f"run {info.id} {info.status}{note} after {info.rounds_done} rounds: {', '.join(parts)}")
+    say(f"run {info.id} {info.status}{note} after {info.rounds_done} rounds: {', '.join(parts)}")

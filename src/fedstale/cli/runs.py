@@ -13,7 +13,7 @@ import typer
 from ..checks import InvalidInput
 from .chart import chart, spark
 from .group import Commands
-from .options import Json, StorePath, print_json, screen
+from .options import Json, StorePath, print_json, say, screen
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,7 +146,7 @@ def export(
             opened.export_parquet(target, run)
         else:
             opened.export_csv(target, run)
-    typer.echo(f"written to {target}")
+    say(f"written to {target}")
 
 
 @app.command()
@@ -163,7 +163,7 @@ def delete(
     with Store.open(store, create=False) as opened:
         for which in runs:
             opened.delete(which)
-            typer.echo(f"deleted {which}")
+            say(f"deleted {which}")
 
 
 def _plain(info: RunInfo) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checks import fail
-from .options import Json, StorePath, print_json
+from .options import Json, StorePath, print_json, say, screen
 
 if TYPE_CHECKING:
     from ..simulation.settings import Settings
@@ -70,7 +70,7 @@ def sweep(
                 numbers = {"runs": len(runs), "stored": len(runs) - len(left), "to_do": len(left)}
                 print_json({"sweep": grid.name, **numbers, "batches": len(batches), "lockstep": together})
                 return
-            typer.echo(
+            say(
                 f"{grid.name}: {len(runs)} runs, {len(runs) - len(left)} in the store, {len(left)} to do in "
                 f"{len(batches)} batches ({together} of them in lock-step)"
             )
@@ -97,12 +97,12 @@ def sweep(
             one = cell.runs[0].settings
             rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
             where = f"p_min {one.p_min:g}, swap {one.swap:g}"
-            typer.echo(f"{where}, {one.label}: {cell.estimate:.2%} at lr {rate}")
+            say(f"{where}, {one.label}: {cell.estimate:.2%} at lr {rate}")
         for edge in sweeps.at_edges(cells):
-            typer.echo(f"best rate at the edge of its grid: {edge}")
+            say(f"best rate at the edge of its grid: {edge}")
         numbers = numbers_of(*parts)
         where = f"results: {out}" if out else f"store: {opened.folder}"
-        typer.echo("{runs} runs: {stored} were in the store, {ran} ran now. ".format(**numbers) + where)
+        say("{runs} runs: {stored} were in the store, {ran} ran now. ".format(**numbers) + where)
     tell_failures(parts)
 
 
@@ -134,13 +134,12 @@ def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
         return
     import time
 
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 
     columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}")]
     began = time.monotonic()
-    with interruptible(), Bars(*columns, console=Console(stderr=True)) as bars:
+    with interruptible(), Bars(*columns, console=screen(err=True)) as bars:
         task = bars.add_task(name, total=1, numbers="")
 
         def report(progress: Progress) -> None:
@@ -165,7 +164,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on with what is missing", err=True)
+        say("interrupted; the same command goes on with what is missing", err=True)
         raise
 
 
@@ -184,9 +183,7 @@ def tell_failures(progress: Sequence[Progress]) -> None:
     """List the runs that failed; they make the exit code 1."""
     failures = [failure for each in progress for failure in each.failures]
     for one, reason in failures[:20]:
-        typer.echo(
-            f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True
-        )
+        say(f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True)
     if failures:
-        typer.echo(f"{len(failures)} runs failed; the same command tries them again", err=True)
+        say(f"{len(failures)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(1)

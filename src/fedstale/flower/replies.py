@@ -12,16 +12,11 @@ from typing import Literal
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
+from ..checks import printable
 from .identity import Identity
 
 REASON, NAME, SIZE = 300, 200, 1e15
 """Most characters of a reason and of an identity that are kept, and the largest n_i that is believed."""
-
-
-def printable(text: str, length: int) -> str:
-    """Return a text as one line of printable characters, cut to a length."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in text[: length + 1])
-    return line if len(line) <= length else line[: length - 1] + "…"
 
 
 @dataclass(frozen=True)

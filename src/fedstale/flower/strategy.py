@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
 
 from .. import memory as memories
-from ..checks import fail, positive_int
+from ..checks import fail, positive_int, printable
 from ..durable import relative
 from ..interrupts import postponed
 from ..rules import Guarded, Rule, guard
@@ -31,7 +31,7 @@ from .loop import run_rounds
 from .nodes import Selector, check_wait, connected
 from .options import DEFAULTS, Aggregate, Options
 from .probabilities import Probabilities
-from .replies import REASON, Asked, LeftOut, printable, sort_replies
+from .replies import REASON, Asked, LeftOut, sort_replies
 from .saved import Saved, exists
 from .server import Applied, Server
 

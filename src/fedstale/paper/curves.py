@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from ..durable import replacing
 from ..figures import COLOURS, footnote, pyplot, save
+from ..spreadsheet import CsvWriter
 from ..sweeps import Cell
 from .grids import FIG3_P_MIN, FIG4_SWAP
 from .table import Place, Table, ratio
@@ -91,7 +91,7 @@ def _draw(
     written = save(figure, stem)
     path = stem.with_suffix(".csv")
     with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = CsvWriter(file)
         writer.writerow(
             ["method", "x", "accuracy", "standard_error", "lr", "at_edge", "swap", "swap_train", "swap_test"]
         )

@@ -8,7 +8,6 @@ ones (β = 0 and 1).
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ..checks import Float
 from ..durable import replacing
 from ..figures import COLOURS, pyplot, save
 from ..simulation import Callback, Record, Settings, Simulation, build, settings
+from ..spreadsheet import CsvWriter
 from ..store import Store
 from ..sweeps.identity import finished, identity
 from ..tasks.quadratic import Quadratic
@@ -154,7 +154,7 @@ def _losses(axis: Any, measured: dict[str, tuple[Float, Float]]) -> None:
 
 def _write(table: Path, measured: dict[str, tuple[Float, Float]]) -> None:
     with replacing(table) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = CsvWriter(file)
         writer.writerow(["method", "round", "excess_loss", "standard_error", "runs"])
         for label, (rounds, losses) in measured.items():
             error = (

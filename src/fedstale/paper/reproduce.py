@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from ..checks import fail
 from ..durable import replacing
 from ..simulation.settings import Settings
+from ..spreadsheet import CsvWriter
 from ..store import Store
 from ..sweeps import Cell, Measured, Progress, at_edges, results, sweep, tuned, widen, write_csv
 from ..sweeps.executors import Executor, in_process
@@ -198,7 +198,7 @@ class Reproducer:
         with replacing(stem.with_suffix(".md")) as whole:
             whole.write_text(claims.markdown(self.made.claims), encoding="utf-8")
         with replacing(stem.with_suffix(".csv")) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+            writer = CsvWriter(file)
             writer.writerow(claims.HEADINGS)
             writer.writerows(row.cells() for row in self.made.claims)
         self.made.files += [stem.with_suffix(".md"), stem.with_suffix(".csv")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from ..analysis import Estimate
 from ..durable import replacing
+from ..spreadsheet import CsvWriter
 from ..sweeps import Cell, Measured, tuned
 from ..tasks.swap import swap_text
 from .grids import BETAS
@@ -97,7 +97,7 @@ class Table:
         """Write one line per cell and method."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+            writer = CsvWriter(file)
             writer.writerow(
                 ["p_min", "p_avg/p_min", "swap", "swap_train", "swap_test", "beta", "lr", "at_edge", "accuracy",
                  "standard_error", "seeds", "diverged_in", "beta_opt", "minus_fedavg", "minus_fedvarp", "minus_best",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from ..analysis import Curve, Estimate, over_seeds
 from ..checks import fail, positive_int
 from ..rules import OPTIMIZERS, RULES
+from ..spreadsheet import CsvWriter
 from ..tasks.quadratic import Quadratic
 from ..tasks.swap import swap_text
 from .build import build, make_participation, make_task
@@ -166,9 +166,10 @@ class Comparison:
 
         records = self.records()
         with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(records[0]))
-            writer.writeheader()
-            writer.writerows(one | {"diverged in": " ".join(map(str, one["diverged in"]))} for one in records)
+            writer = CsvWriter(file)
+            writer.writerow(records[0])
+            for one in records:
+                writer.writerow({**one, "diverged in": " ".join(map(str, one["diverged in"]))}.values())
 
 
 def compare(

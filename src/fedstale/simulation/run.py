@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -17,6 +16,7 @@ from ..federation import Ints
 from ..interrupts import postponed
 from ..participation import Participation, Process
 from ..rules import Guarded, Rule
+from ..spreadsheet import CsvWriter
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
@@ -101,7 +101,7 @@ class Result:
         from ..durable import replacing
 
         with replacing(Path(path)) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
+            writer = CsvWriter(file)
             writer.writerow(["round", *self.metrics])
             for t, row in enumerate(zip(*self.metrics.values(), strict=True)):
                 writer.writerow([t, *("" if np.isnan(value) else repr(float(value)) for value in row)])

@@ -6,7 +6,6 @@ Columns: run, name, sweep, status, diverged_in (counted from 1), the config keys
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Iterator
 from itertools import repeat
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..durable import replacing
+from ..spreadsheet import CsvWriter
 from .config import settings
 from .errors import StoreError
 from .info import RunInfo
@@ -105,7 +105,7 @@ class _Table:
 
 
 def _lines(table: _Table, file: IO[str]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+    writer = CsvWriter(file, "\n")
     writer.writerow(table.header)
     for constants, rounds, columns in table.parts():
         fixed = [repeat("" if value is None else _text(value)) for value in constants]

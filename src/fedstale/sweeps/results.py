@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from ..analysis import tail
 from ..durable import replacing
 from ..simulation.settings import Settings
+from ..spreadsheet import CsvWriter
 from ..store import RunInfo, Store
 from .identity import finished, identity
 
@@ -85,7 +85,7 @@ def write_csv(path: Path, table: Sequence[Measured]) -> None:
     names = list(dict.fromkeys(name for row in table for name in row.metrics))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = CsvWriter(file)
         # A setting and a metric may have one name: β as it was set, and as it was in the last round.
         writer.writerow([*varied, "accuracy_tail", *(f"last_{name}" for name in names), "diverged_in"])
         for row, record in zip(table, records, strict=True):

@@ -1,0 +1,39 @@
+"""The one writer of comma-separated values: what is text stays text where a spreadsheet opens the file.
+
+A cell that begins with =, +, −, @, a tab or a carriage return is a formula to a spreadsheet, and names come from people
+and from files. It gets an apostrophe in front, which spreadsheets take for "this is text"; numbers stay numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from typing import IO, Any
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def cell(value: Any) -> Any:
+    """Return what is written for a value."""
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+class CsvWriter:
+    """A `csv.writer` whose cells are no formulas; `end` is what ends a line."""
+
+    def __init__(self, file: IO[str], end: str = "\r\n") -> None:
+        self._inner = csv.writer(file, lineterminator=end)
+
+    def writerow(self, row: Iterable[Any]) -> None:
+        """Write a line."""
+        self._inner.writerow(map(cell, row))
+
+    def writerows(self, rows: Iterable[Iterable[Any]]) -> None:
+        """Write lines."""
+        self._inner.writerows(map(cell, row) for row in rows)
