@@ -224,3 +224,12 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[2] / "examples" / "own_task.py"
     runpy.run_path(str(example), run_name="__main__")
     assert "10 clients" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_shares_in_the_docs_are_those_of_the_digits(seed: int) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "paper.md").read_text(encoding="utf-8")
+    rows = page.split(f"| digits, {seed} |")[1].splitlines()
+    shares = [make("digits", seed=seed, swap=swap).swapped for swap in (0.2, 0.4, 0.6, 0.8)]
+    shown = " | ".join(f"{one['swap_train']:.3f} / {one['swap_test']:.3f}" for one in shares)
+    assert rows[1] == f"| | over the group | {shown} | 1 / 1 |"
