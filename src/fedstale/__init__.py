@@ -16,7 +16,7 @@ from .rules import FedAvg, FedStale, FedVARP, Rule, UnbiasedFedAvg, UnbiasedFedV
 from .state import State
 
 if TYPE_CHECKING:
-    from .simulation import Simulation, simulate
+    from .simulation import Simulation, resume, simulate
 
 __all__ = [
     "Bernoulli",
@@ -37,6 +37,7 @@ __all__ = [
     "memory",
     "participation",
     "randomness",
+    "resume",
     "rules",
     "simulate",
     "theory",
@@ -44,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Simulation", "simulate"):  # these bring pydantic, and torch for tasks with data
+    if name in ("Simulation", "resume", "simulate"):  # these bring pydantic, and torch for tasks with data
         from . import simulation
 
         return getattr(simulation, name)

@@ -84,7 +84,7 @@ def test_the_best_rate_ends_interior(tmp_path: Path, best: float, expected: floa
 
 def test_each_method_in_each_setting_has_its_own_grid_and_shares_batches(tmp_path: Path) -> None:
     def accuracy(one: Settings) -> float:
-        return peak({0.0: 0.1, 0.5: 1e-3, 1.0: 10**-2.5}[float(one.beta or 0.0)])(one)
+        return peak({0.0: 0.1, 0.5: 1e-3, 1.0: 10**-2.5}[float(str(one.beta or 0.0))])(one)
 
     lab = Laboratory(tmp_path, accuracy)
     cells = lab.tune(beta=[0.0, 0.5, 1.0], lr="grid")

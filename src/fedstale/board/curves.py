@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import configs
 from ..checks import Float
 from ..simulation.settings import settings
 from ..store import RunInfo
@@ -139,18 +140,19 @@ def _thinned(whole: Line) -> Line:
 def _labels(infos: Sequence[RunInfo]) -> list[str]:
     if len(infos) == 1:
         return [title(infos[0])]
-    configs = [full(info) for info in infos]
-    rules = {config.get("rule") for config in configs}
-    keys = dict.fromkeys(key for config in configs for key in config if key not in ("seed", "rule", "beta"))
-    texts = {key: [_text(config.get(key)) for config in configs] for key in keys}
+    every = [full(info) for info in infos]
+    rules = {_text(config.get("rule")) for config in every}
+    keys = dict.fromkeys(key for config in every for key in config if key not in ("seed", "rule", "beta"))
+    texts = {key: [_text(config.get(key)) for config in every] for key in keys}
     varied = [key for key in keys if len(set(texts[key])) > 1]
-    methods = [method(config) or title(info) for config, info in zip(configs, infos, strict=True)]
+    methods = [method(config) or title(info) for config, info in zip(every, infos, strict=True)]
     labels = []
-    for k, config in enumerate(configs):
+    for k, config in enumerate(every):
         parts = [f"{key} {texts[key][k]}" for key in varied]
         if len(rules) == 1 and config.get("beta") is not None:
             # The ends of the range have names of their own; where only β differs, β says it.
-            own = {0.0: " (FedAvg)", 1.0: " (FedVARP)"}.get(config["beta"], "") if rules == {"fedstale"} else ""
+            named = {0.0: " (FedAvg)", 1.0: " (FedVARP)"} if rules == {"fedstale"} else {}
+            own = "" if isinstance(config["beta"], dict) else named.get(config["beta"], "")
             parts = [f"β = {_text(config['beta'])}{own}", *parts]
         elif len(set(methods)) > 1 or not varied:
             parts = [methods[k], *parts]
@@ -160,9 +162,7 @@ def _labels(infos: Sequence[RunInfo]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items()) or "–"
-    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else configs.text(value)
 
 
 def _order(info: RunInfo) -> tuple[Any, ...]:

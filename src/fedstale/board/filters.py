@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .. import configs
 from ..simulation.comparison import Method
 from ..store import RunInfo
 
@@ -45,7 +46,7 @@ def title(info: RunInfo) -> str:
 def method(config: dict[str, Any]) -> str:
     """The rule with its β."""
     rule = config.get("rule")
-    return Method(rule, config.get("beta")).label if isinstance(rule, str) else ""
+    return Method(rule, config.get("beta")).label if isinstance(rule, (str, dict)) else ""
 
 
 def result(info: RunInfo) -> tuple[str, float] | None:
@@ -102,7 +103,7 @@ def _value(info: RunInfo, key: str) -> float | str | None:
         found = info.summary.get(key) if setting is None else setting
     if isinstance(found, (int, float)) and not isinstance(found, bool):
         return float(found)
-    return None if found is None else str(found)
+    return None if found is None else configs.text(found)
 
 
 def _number(text: str) -> float | str:
@@ -114,7 +115,7 @@ def _number(text: str) -> float | str:
 
 def _text(info: RunInfo) -> str:
     parts = (info.name, info.id, info.sweep, info.status, info.config.get("task"), info.config.get("rule"))
-    return " ".join(str(part) for part in parts if part).casefold()
+    return " ".join(configs.text(part) for part in parts if part).casefold()
 
 
 def _cell(info: RunInfo, column: str) -> Any:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .. import configs
 from ..checks import InvalidInput
 from ..paper.table import Place, Table
 from ..simulation.settings import Settings, settings
@@ -71,7 +72,7 @@ class HeatMaps:
         places: dict[str, set[Place]] = {}
         for run in self._runs(sweep):
             one = run.measured.settings
-            if one.beta is not None and run.measured.accuracy == run.measured.accuracy:
+            if isinstance(one.beta, (int, float, str)) and run.measured.accuracy == run.measured.accuracy:
                 counts[run.map] = counts.get(run.map, 0) + 1
                 labels[run.map] = run.label
                 places.setdefault(run.map, set()).add((one.p_min, one.swap))
@@ -139,4 +140,4 @@ def _label(one: Settings) -> str:
         for name, value in one.record().items()
         if name not in (*_AXES, "task") and value != _DEFAULTS.get(name)
     }
-    return ", ".join([one.task, *(f"{name} {value}" for name, value in other.items())])
+    return ", ".join([one.task_name, *(f"{name} {configs.text(value)}" for name, value in other.items())])

@@ -13,6 +13,7 @@ from typing import Any
 
 from dash import html
 
+from .. import configs
 from ..paper.heatmaps import AWAY
 from ..paper.table import Place, Table, ratio
 from ..store import RunInfo
@@ -50,7 +51,7 @@ def rows(infos: Sequence[RunInfo]) -> Children:
 def _row(info: RunInfo) -> Any:
     name = title(info)
     # The last four characters are enough for the commands, too.
-    below = " · ".join(part for part in (str(info.config.get("task", "")), info.id[-4:]) if part)
+    below = " · ".join(part for part in (configs.text(info.config.get("task", "")), info.id[-4:]) if part)
     whole = "\n".join([name, info.id, *([f"sweep {info.sweep}"] if info.sweep else [])])
     done = f"{info.rounds_done}"
     if info.rounds_total not in (None, info.rounds_done):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .. import configs
 from ..checks import fail
 from .options import Json, print_json, say, screen, with_settings
 
@@ -112,8 +113,12 @@ def table(comparison: Comparison) -> Table:
     chosen = comparison.settings
     done = sum(len(runs) for runs in comparison.results.values())
     total = len(comparison.methods) * len(comparison.seeds)
-    who = f"p_min {chosen.p_min:g}" if chosen.participation == "two-groups" else f"participation {chosen.participation}"
-    title = f"{chosen.task}, {who}, swap {comparison.swap_text}, {chosen.total_rounds} rounds"
+    who = (
+        f"p_min {chosen.p_min:g}"
+        if chosen.participation == "two-groups"
+        else f"participation {configs.text(chosen.participation)}"
+    )
+    title = f"{chosen.task_name}, {who}, swap {comparison.swap_text}, {chosen.total_rounds} rounds"
     made = Table(title=title, caption=f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds")
     made.add_column("method")
     grouped = comparison.metric == "accuracy"

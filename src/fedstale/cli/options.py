@@ -98,6 +98,8 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _value(name: str, given: Any) -> Any:
+    if isinstance(given, str) and given.startswith("{"):
+        return config(name, given)
     if name == "beta":
         return number_or_text(given)
     if _plain_type(Settings.model_fields[name].annotation) is dict:
@@ -109,6 +111,14 @@ def _value(name: str, given: Any) -> Any:
             pairs[key.replace("-", "_")] = number_or_text(value)
         return pairs
     return given
+
+
+def config(name: str, text: str) -> Any:
+    """Read an object's config where a name would not do: --beta '{"0": 0, "10": 1}'."""
+    try:
+        return jsons.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise fail(name, text, f"is not JSON: {error}") from None
 
 
 def number_or_text(text: str) -> float | int | str:

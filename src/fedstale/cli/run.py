@@ -10,7 +10,7 @@ import typer
 from ..checks import InvalidInput
 from ..interrupts import postponed
 from ..simulation.settings import Settings, from_toml, settings, to_toml
-from .options import Json, StorePath, print_json, say, with_settings
+from .options import Json, StorePath, config, print_json, say, with_settings
 
 if TYPE_CHECKING:
     from ..store import Run, RunInfo, Store
@@ -38,7 +38,8 @@ def run(
     TARGET is a task (digits-mlp, mnist-cnn, …) or a TOML file of settings.
     """
     from_file = target.endswith(".toml")
-    chosen = from_toml(Path(target), **changes) if from_file else settings(task=target, **changes)
+    task: Any = config("task", target) if target.startswith("{") else target
+    chosen = from_toml(Path(target), **changes) if from_file else settings(task=task, **changes)
     if save_config is not None:
         save_config.write_text(to_toml(chosen), encoding="utf-8")
         if json:
@@ -56,19 +57,12 @@ def run(
             else:
                 say(f"run {begun.id} of these settings {_how(begun.info())}: fedstale runs show {begun.id}")
             return
-        kept = opened.resume(begun.id) if begun is not None else None
-        if kept is None:
-            kept = opened.start(chosen.record(), name=name or chosen.label, rounds_total=chosen.total_rounds)
         trackers = {"tensorboard": tensorboard, "mlflow": mlflow}
-        _go(
-            opened,
-            kept,
-            chosen,
-            resumed=begun is not None,
-            every=checkpoint_every,
-            quiet=quiet or json,
-            trackers=trackers,
-        )
+        if begun is None:
+            kept = _go(opened, chosen, every=checkpoint_every, quiet=quiet or json, name=name, trackers=trackers)
+        else:
+            every, silent = checkpoint_every, quiet or json
+            kept = _go(opened, chosen, which=begun.id, every=every, quiet=silent, trackers=trackers)
         _tell(opened.run(kept.id), as_json=json)
 
 
@@ -98,71 +92,51 @@ def resume(
             else:
                 say(f"run {info.id} {_how(info)}: fedstale runs show {info.id}")
             return
-        kept = opened.resume(info.id)
-        _go(
-            opened,
-            kept,
-            settings(**info.config),
-            resumed=True,
-            every=checkpoint_every,
-            quiet=quiet or json,
-            trackers={},
-        )
+        _go(opened, settings(**info.config), which=info.id, every=checkpoint_every, quiet=quiet or json)
         _tell(opened.run(info.id), as_json=json)
 
 
 def _begun(store: Store, chosen: Settings) -> Run | None:
-    for status in (
-        "running",
-        "interrupted",
-        "failed",
-        "finished",
-        "diverged",
-    ):  # who goes on with a running one is told by whom
-        if found := store.find(chosen.record(), status=status):
-            return found
-    return None
+    """The run of these settings, in whatever words; one with a part that was not written is nobody else's."""
+    from ..sweeps.identity import same_runs
+
+    # Who goes on with a running one is told by whom.
+    statuses = ("running", "interrupted", "failed", "finished", "diverged")
+    found = next(same_runs(store, chosen, statuses), None)
+    return None if found is None else store.run(found.id)
 
 
 def _go(
     store: Store,
-    kept: Run,
     chosen: Settings,
     *,
-    resumed: bool,
+    which: str | None = None,
     every: int,
     quiet: bool,
-    trackers: dict[str, str | None],
-) -> None:
-    """Build the simulation, from its checkpoint when there is one, and run it to the end."""
-    from ..simulation import MLflow, StoreRun, TensorBoard, build
+    name: str | None = None,
+    trackers: dict[str, str | None] | None = None,
+) -> Run:
+    """Begin a run, or go on with one, and run it to the end."""
+    from ..simulation import MLflow, TensorBoard
+    from ..simulation.stored import begin, go_on
     from .progress import RoundProgress
 
-    continues = resumed and (kept.checkpoint / "state.safetensors").exists()
-    callbacks: list[Any] = [StoreRun(kept, every)]
-    if trackers.get("tensorboard"):
-        callbacks.append(TensorBoard(str(trackers["tensorboard"])))
-    if trackers.get("mlflow"):
-        callbacks.append(MLflow(str(trackers["mlflow"]), params=chosen.record()))
+    callbacks: list[Any] = []
+    if trackers and trackers["tensorboard"]:
+        callbacks.append(TensorBoard(trackers["tensorboard"]))
+    if trackers and trackers["mlflow"]:
+        callbacks.append(MLflow(trackers["mlflow"], params=chosen.record()))
     if not quiet:
         callbacks.append(RoundProgress(chosen.label, chosen.total_rounds))
-    try:
-        if not continues:
-            _clear(kept.folder / "memory")
-        with postponed("round") as interrupt, interrupt.heard():  # fetching data may take long, and nothing is begun
-            simulation = build(
-                chosen, callbacks=callbacks, folder=kept.folder, resume=continues, progress=not quiet, keep=False
-            )
-        kept.truncate(simulation.state.round - 1)
-        _agree(kept, simulation.state.round)
-    except BaseException:
-        kept.release()
-        if not resumed:
-            store.delete(kept.id)
-        raise
+    options: dict[str, Any] = {"checkpoint_every": every, "callbacks": callbacks, "progress": not quiet}
+    if which is None:
+        kept, simulation = begin(store, chosen, name=name, **options)
+    else:
+        kept, simulation = go_on(store, which, **options)
     if not quiet:
-        verb = f"resumed at round {simulation.state.round}" if continues else "started"
-        say(f"run {kept.id} {verb}: {chosen.task}, {chosen.label}, {chosen.total_rounds} rounds, seed {chosen.seed}")
+        verb = "started" if which is None else f"resumed at round {simulation.state.round}"
+        what = f"{chosen.task_name}, {chosen.label}, {chosen.total_rounds} rounds, seed {chosen.seed}"
+        say(f"run {kept.id} {verb}: {what}")
     try:
         simulation.run()
         engine = getattr(getattr(simulation.trainer, "engine", None), "chosen", None)
@@ -177,22 +151,7 @@ def _go(
         raise
     finally:
         simulation.state.close()
-
-
-def _agree(kept: Run, round: int) -> None:
-    """Refuse a store that is behind the checkpoint: metrics are written first, so it is not the one of this run."""
-    found = kept.info().rounds_done
-    if found != round:
-        raise InvalidInput(
-            f"run {kept.id}: its checkpoint {kept.checkpoint} was made after round {round}, the store has {found} "
-            "rounds: one of them is an older copy; restore the other, or delete the checkpoint to begin again"
-        )
-
-
-def _clear(folder: Path) -> None:
-    """Remove rows of a run that was killed before its first checkpoint."""
-    for file in folder.glob("*.rows"):
-        file.unlink()
+    return kept
 
 
 _DIVERGED = "An update was not finite; try a smaller --lr, or --clip-norm."

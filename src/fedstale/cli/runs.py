@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from .. import configs
 from ..checks import InvalidInput
 from .chart import chart, spark
 from .group import Commands
@@ -48,13 +49,13 @@ def list_(
         table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "rule")
     for info in found:
         config = info.config
-        beta = f" β={config['beta']}" if config.get("beta") is not None else ""
+        beta = f" β={configs.label(config['beta'])}" if config.get("beta") is not None else ""
         # The last value before a run diverged is not what it reached.
         accuracy = None if info.diverged_in is not None else info.summary.get("accuracy")
         table.add_row(
             info.id,
-            escape(str(config.get("task", ""))),
-            escape(f"{config.get('rule', info.name or '')}{beta}"),
+            escape(configs.text(config.get("task", ""))),
+            escape(f"{configs.text(config.get('rule', info.name or ''))}{beta}"),
             f"{config.get('p_min', '')}" if config.get("participation", "two-groups") == "two-groups" else "–",
             f"{config.get('swap', '')}",
             f"{config.get('seed', '')}",

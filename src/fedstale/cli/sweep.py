@@ -108,7 +108,7 @@ def sweep(
 
 def _cell(cell: Cell) -> dict[str, Any]:
     one = cell.runs[0].settings
-    where = {"task": one.task, "p_min": one.p_min, "swap": one.swap, "rule": one.rule, "beta": one.beta}
+    where: dict[str, Any] = {"task": one.task, "p_min": one.p_min, "swap": one.swap, "rule": one.rule, "beta": one.beta}
     own = cell.estimate
     numbers = {"accuracy": own.mean, "error": own.error, "seeds": len(cell.runs), "diverged_in": list(own.diverged)}
     return {**where, "lr": cell.lr, "at_edge": cell.at_edge, **numbers}

@@ -31,7 +31,7 @@ class Table:
         self.cells: dict[Place, dict[float | str, Cell]] = {}
         for cell in cells:
             one = cell.runs[0].settings
-            if one.beta is not None:
+            if isinstance(one.beta, (int, float, str)):  # a schedule has no place on the axis
                 self.cells.setdefault((one.p_min, one.swap), {})[one.beta] = cell
 
     @classmethod

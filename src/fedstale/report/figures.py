@@ -12,7 +12,7 @@ from ..paper.table import Table, ratio
 from ..sweeps import Measured
 from .charts import COLOURS, Line, legend_of, line_chart
 from .markup import Markup, tag, text
-from .study import Place, Row, Study, place_text
+from .study import Row, Study, place_text
 
 STYLES = {
     "FedAvg": 0,
@@ -97,17 +97,17 @@ def attendance(study: Study, row: Row) -> list[Markup]:
 
 def heat_maps(study: Study) -> list[Markup]:
     """β_opt over p_min and swap, one map for each value of everything else that varies."""
-    parts: dict[Place, list[Measured]] = {}
+    parts: dict[str, list[Measured]] = {}
     for measured in study.measured:
         rest = tuple(item for item in study.place(measured.settings) if item[0] not in ("p_min", "swap"))
-        parts.setdefault(rest, []).append(measured)
+        parts.setdefault(place_text(rest), []).append(measured)
     made = []
-    for rest, runs in sorted(parts.items(), key=lambda part: -len(part[1])):
+    for where, runs in sorted(parts.items(), key=lambda part: -len(part[1])):
         whole = Table.of([run for run in runs if run.settings.rule == "fedstale"])
         if sum(whole.best(place) is not None for place in whole.cells) < 2:
             continue
-        made.append(_optimum(whole, place_text(rest)))
-        made += [_companion(whole, beta, place_text(rest)) for beta in AUTOS if _has(whole, beta)]
+        made.append(_optimum(whole, where))
+        made += [_companion(whole, beta, where) for beta in AUTOS if _has(whole, beta)]
     return made
 
 

@@ -21,13 +21,18 @@ def changed(one: Settings) -> dict[str, Any]:
 
 
 def command(one: Settings) -> str:
-    """The command line that runs these settings."""
-    words = ["fedstale", "run", one.task]
+    """The command line that runs these settings; where they do not say all, what to give again in Python."""
+    if one.unwritten:
+        return "\n".join(_again(one))
+    named = one.task if isinstance(one.task, str) else json.dumps(one.task)
+    words = ["fedstale", "run", named]
     for name, value in changed(one).items():
         flag = f"--{name.replace('_', '-')}"
         if name == "task":
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not name.endswith("_options"):
+            words += [flag, json.dumps(value, ensure_ascii=False)]
+        elif isinstance(value, dict):
             for key, inner in value.items():
                 words += [flag.removesuffix("s"), f"{key}={inner}"]
         elif isinstance(value, bool):
@@ -37,8 +42,18 @@ def command(one: Settings) -> str:
     return shlex.join(words)
 
 
+def _again(one: Settings) -> list[str]:
+    given = ", ".join(f"{name}=…" for name in one.unwritten)
+    whose = [f"# {name}: {names} is not written down" for name, names in one.unwritten.items()]
+    return [*whose, f"# give the object again in Python: fedstale.simulate(…, {given}), fedstale.resume(run, {given})"]
+
+
 def grid(name: str, runs: Sequence[Settings]) -> str:
-    """A TOML file for `fedstale sweep` that has these runs; says so where it has others, too."""
+    """A TOML file for `fedstale sweep` that has these runs; says so where it has others, too, or cannot have some."""
+    absent = dict.fromkeys(line for one in runs for line in _again(one) if one.unwritten)
+    runs = [one for one in runs if not one.unwritten]
+    if not runs:
+        return "\n".join(absent)
     records = [one.record() for one in runs]
     varied = [key for key in _DEFAULTS if len({json.dumps(record[key]) for record in records}) > 1]
     common = {key: value for key, value in changed(runs[0]).items() if key not in varied}
@@ -58,7 +73,7 @@ def grid(name: str, runs: Sequence[Settings]) -> str:
     every = math.prod(len(values) for values in axes.values())
     if every != len(runs):
         lines.insert(0, f"# {len(runs):,} of the {every:,} combinations are in this report")
-    return "\n".join(lines)
+    return "\n".join([*absent, *lines])
 
 
 def toml(value: Any) -> str:

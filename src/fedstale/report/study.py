@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import configs
 from ..analysis import Curve, Estimate, over_seeds
 from ..checks import InvalidInput
 from ..simulation.comparison import Method
@@ -184,7 +185,8 @@ def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[R
         if one is None or not judged:
             others.append(info)
         else:  # the newest of equals comes first
-            found.setdefault(one.task, {}).setdefault(identity(one.record()), (one, info))
+            mine = info.id if one.unwritten else identity(one.record())  # what was not written is like no other
+            found.setdefault(one.task_name, {}).setdefault(mine, (one, info))
     # The largest rate first, as the tasks list theirs: of rates with equal means, the first is taken.
     made = [
         Study(store, task, sorted(runs.values(), key=lambda run: -(run[0].lr or 0))) for task, runs in found.items()
@@ -198,7 +200,7 @@ def normal(info: RunInfo) -> Settings | None:
     if one is None:
         return None
     changes: dict[str, Any] = {name: Settings.model_fields[name].default for name in WITHOUT_EFFECT}
-    if one.rule.partition("+")[0] == "fedstale" and one.beta is None:
+    if isinstance(one.rule, str) and one.rule.partition("+")[0] == "fedstale" and one.beta is None:
         changes["beta"] = "auto"
     return one.model_copy(update=changes)
 
@@ -217,7 +219,7 @@ def label(one: Settings) -> str:
     """What a method is called."""
     name = Method(one.rule, one.beta, None if one.memory == "ram" else one.memory).label
     more = {**one.rule_options, **({} if one.server_lr == 1.0 else {"η_s": f"{one.server_lr:g}"})}
-    return ", ".join([name, *(f"{key} {value}" for key, value in more.items())])
+    return ", ".join([name, *(f"{key} {configs.text(value)}" for key, value in more.items())])
 
 
 def method_order(name: str) -> tuple[int, str]:
@@ -234,11 +236,9 @@ def place_text(place: Place) -> str:
 
 def value_text(value: Any) -> str:
     """A setting's value as a table shows it."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {value_text(inner)}" for key, inner in value.items()) or "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return configs.text(value)
 
 
 def _order(value: Any) -> tuple[int, float, str]:

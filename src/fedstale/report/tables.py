@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
+from .. import __version__, configs
 from ..analysis import Estimate
 from ..paper import claims, fig1
 from ..paper.grids import AUTOS, BETAS, P_MIN, SEEDS, SWAPS, Extent
@@ -49,7 +49,7 @@ def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
     sweeps = dict.fromkeys(info.sweep for info in subject.infos if info.sweep)
     if subject.kind != "sweep" and sweeps:
         rows.append(("sweeps" if len(sweeps) > 1 else "sweep", ", ".join(sweeps)))
-    tasks = dict.fromkeys(str(info.config["task"]) for info in subject.infos if "task" in info.config)
+    tasks = dict.fromkeys(configs.text(info.config["task"]) for info in subject.infos if "task" in info.config)
     if tasks:
         rows.append(("learned", ", ".join(tasks)))
     if seeds:

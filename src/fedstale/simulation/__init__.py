@@ -5,7 +5,7 @@ from .callbacks import EarlyStop, MLflow, StoreRun, TensorBoard
 from .comparison import Comparison, Method, compare
 from .history import Record
 from .loop import Callback, Evaluation, Simulation, Trainer
-from .run import Result, describe, result, simulate
+from .run import Result, result, resume, simulate
 from .settings import Settings, from_toml, settings, to_toml
 
 __all__ = [
@@ -24,9 +24,9 @@ __all__ = [
     "Trainer",
     "build",
     "compare",
-    "describe",
     "from_toml",
     "result",
+    "resume",
     "settings",
     "simulate",
     "to_toml",

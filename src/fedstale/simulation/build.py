@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import configs, rules
 from .. import participation as who
-from .. import rules
 from ..checks import InvalidInput, fail, unknown
 from ..federation import Federation
 from ..state import State
@@ -26,19 +25,9 @@ ENGINE = "engine"
 
 
 def make_rule(chosen: Settings) -> rules.Rule:
-    """Make the rule; β goes to a rule that has one, the seed to one that draws numbers."""
-    options: dict[str, Any] = dict(chosen.rule_options)
-    for name in ("beta", "server_lr"):
-        if name in options:
-            raise fail("rule_options", options, f"{name} is a setting of its own")
-    if chosen.server_lr != 1.0:
-        options["server_lr"] = chosen.server_lr
-    if chosen.beta is not None:
-        options["beta"] = chosen.beta
-    rule = rules.RULES.get(chosen.rule.partition("+")[0])
-    if rule is not None and any(field.name == "seed" for field in fields(rule)):
-        options.setdefault("seed", chosen.seed)
-    return rules.guard(rules.make(chosen.rule, **options), chosen.clip_norm, chosen.max_weight)
+    """Make the rule."""
+    names = ("rule", "beta", "rule_options", "server_lr", "clip_norm", "max_weight", "seed")
+    return configs.rule_of(**{name: getattr(chosen, name) for name in names})
 
 
 def make_participation(chosen: Settings) -> who.Participation:
@@ -46,12 +35,22 @@ def make_participation(chosen: Settings) -> who.Participation:
     options = {"num_clients": chosen.num_clients, **chosen.participation_options}
     if chosen.participation in ("two-groups", "bernoulli", "markov", "correlated") and "p" not in options:
         options["p_min"] = chosen.p_min
-    process = who.make(chosen.participation, **options)
-    return who.Participation(process, who.make_selection(chosen.selection, **chosen.selection_options))
+    if isinstance(chosen.participation, str):
+        process = who.make(chosen.participation, **options)
+    else:
+        process = configs.from_config(chosen.participation, "participation")
+    if isinstance(chosen.selection, str):
+        selection = who.make_selection(chosen.selection, **chosen.selection_options)
+    else:
+        selection = configs.from_config(chosen.selection, "participation")
+    return who.Participation(process, selection)
 
 
 def make_estimator(chosen: Settings, participation: who.Participation) -> who.Estimator:
     """Make the source of the p_i; the known ones are those of the participation process."""
+    if not isinstance(chosen.probabilities, str):
+        made: who.Estimator = configs.from_config(chosen.probabilities, "probabilities")
+        return made
     if chosen.probabilities == "known":
         return who.Known.of(participation)
     return who.make_estimator(chosen.probabilities)
@@ -59,6 +58,9 @@ def make_estimator(chosen: Settings, participation: who.Participation) -> who.Es
 
 def make_task(chosen: Settings, participation: who.Participation, *, progress: bool = True) -> Task | Quadratic:
     """Make the task; the rare clients of the participation process are the ones whose labels are swapped."""
+    if not isinstance(chosen.task, str):
+        quadratic: Quadratic = configs.from_config(chosen.task, "task")
+        return quadratic
     if chosen.task == "quadratic":
         return Quadratic.figure1() if chosen.num_clients == 2 else Quadratic.random(chosen.num_clients, 10, chosen.seed)
     from .. import tasks
@@ -122,6 +124,7 @@ def build(
     task: Task | Quadratic | None = None,
     participation: who.Participation | None = None,
     rule: rules.Rule | None = None,
+    estimator: who.Estimator | None = None,
     callbacks: Sequence[Callback] = (),
     folder: Path | None = None,
     resume: bool = False,
@@ -134,8 +137,8 @@ def build(
     ----------
     chosen
         The settings.
-    task, participation, rule
-        Objects to use instead of those the settings name.
+    task, participation, rule, estimator
+        Objects to use instead of those the settings name; the settings' bounds are put around a rule all the same.
     callbacks
         What happens beside the mathematics.
     folder
@@ -148,8 +151,8 @@ def build(
         Whether the simulation keeps its rounds in RAM, see `Simulation`.
     """
     participation = participation or make_participation(chosen)
-    rule = rule or make_rule(chosen)
-    estimator = make_estimator(chosen, participation)
+    rule = make_rule(chosen) if rule is None else rules.guard(rule, chosen.clip_norm, chosen.max_weight)
+    estimator = make_estimator(chosen, participation) if estimator is None else estimator
     task = task if task is not None else make_task(chosen, participation, progress=progress)
     if task.num_clients != participation.num_clients:
         raise fail("participation", f"{participation.num_clients} clients", f"the task has {task.num_clients}")

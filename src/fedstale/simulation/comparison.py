@@ -11,6 +11,8 @@ import numpy as np
 
 from ..analysis import Curve, Estimate, over_seeds
 from ..checks import fail, positive_int
+from ..configs import Config
+from ..configs import label as named
 from ..rules import OPTIMIZERS, RULES
 from ..spreadsheet import CsvWriter
 from ..tasks.quadratic import Quadratic
@@ -25,16 +27,16 @@ from .settings import Settings
 class Method:
     """A rule with its β and its memory, and what it is called."""
 
-    rule: str
-    beta: float | str | None = None
+    rule: Config
+    beta: Config = None
     memory: str | None = None
     """Where stale updates live, if not where the setting says."""
 
     @property
     def label(self) -> str:
         """What it is called in tables and figures."""
-        name, plus, optimizer = self.rule.partition("+")
-        label = LABELS.get(name, name) + plus + optimizer + ("" if self.beta is None else f" β={self.beta}")
+        name, plus, optimizer = named(self.rule).partition("+")
+        label = LABELS.get(name, name) + plus + optimizer + ("" if self.beta is None else f" β={named(self.beta)}")
         return label if self.memory is None else f"{label}, {self.memory}"
 
 

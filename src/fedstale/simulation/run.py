@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis import TAIL, tail
-from ..checks import Float, InvalidInput
+from ..checks import Float
 from ..federation import Ints
 from ..interrupts import postponed
-from ..participation import Participation, Process
-from ..rules import Guarded, Rule
+from ..participation import Estimator, Participation, Process
+from ..rules import Rule
 from ..spreadsheet import CsvWriter
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
-from .callbacks import StoreRun
 from .history import Rounds, Stored
 from .loop import Callback, Simulation
 from .settings import Settings, settings
+from .stored import begin, go_on, stand_ins
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -143,7 +143,8 @@ def simulate(
     callbacks
         What happens beside the mathematics.
     **options
-        Any of `Settings`: beta, p_min, swap, rounds, seed, lr, engine, probabilities, memory, …
+        Any of `Settings`: beta, p_min, swap, rounds, seed, lr, engine, probabilities, memory, … Where one has a name
+        (a selection, the probabilities), it may be an object, too.
 
     Examples
     --------
@@ -152,70 +153,72 @@ def simulate(
     >>> run.final("accuracy") > 0.5
     True
     """
-    named: dict[str, Any] = dict(options)
-    if isinstance(task, str):
-        named["task"] = task
-    else:
-        named |= {"task": getattr(task, "name", "quadratic"), "num_clients": task.num_clients}
-    named |= {"rule": rule} if isinstance(rule, str) else recorded(rule)
-    chosen_participation = None
+    named: dict[str, Any] = {"task": task, "rule": rule, **options}
     if participation is not None:
-        chosen_participation = Participation.of(participation)
-        named.setdefault("num_clients", chosen_participation.num_clients)
-        named.setdefault("p_min", float(max(chosen_participation.probabilities().min(), 1e-9)))
-        if "rounds" not in named:
-            named["rounds"] = settings(p_min=named["p_min"]).total_rounds
+        named["participation"] = participation
     chosen = settings(**named)
-    given = {
-        "task": None if isinstance(task, str) else task,
-        "participation": chosen_participation,
-        "rule": None if isinstance(rule, str) else rule,
-    }
-    label = chosen.label if isinstance(rule, str) else describe(rule)
+    given = {name: named.get(name) for name in chosen.unwritten}
     if store is None:
-        simulation = build(chosen, callbacks=callbacks, progress=False, **given)  # type: ignore[arg-type]
-        return result(simulation, simulation.run(), label)
-    return _stored(chosen, given, label, store, callbacks)
+        simulation = build(chosen, callbacks=callbacks, progress=False, **stand_ins(chosen, **given))
+        return result(simulation, simulation.run(), chosen.label)
+    return _stored(chosen, given, store, callbacks)
 
 
 def _stored(
-    chosen: Settings, given: dict[str, Any], label: str, store: str | Path | Store, callbacks: Sequence[Callback]
+    chosen: Settings, given: dict[str, Any], store: str | Path | Store, callbacks: Sequence[Callback]
 ) -> Result:
     from ..store import Store
 
     if not isinstance(store, Store):
         with Store.open(Path(store)) as opened:
-            return _stored(chosen, given, label, opened, callbacks)
-    with postponed("round") as interrupt:
-        run = store.start(chosen.record(), name=label, rounds_total=chosen.total_rounds)
-        try:
-            with interrupt.heard():  # fetching data may take long, and nothing is begun
-                mine = [StoreRun(run), *callbacks]
-                simulation = build(chosen, callbacks=mine, folder=run.folder, progress=False, keep=False, **given)
-        except (InvalidInput, KeyboardInterrupt):
-            run.release()
-            store.delete(run.id)
-            raise
-        return result(simulation, simulation.run(), label, Stored(store.folder, run.id))
+            return _stored(chosen, given, opened, callbacks)
+    with postponed("round"):
+        kept, simulation = begin(store, chosen, callbacks=callbacks, **given)
+        return result(simulation, simulation.run(), chosen.label, Stored(store.folder, kept.id))
 
 
-def recorded(rule: Rule) -> dict[str, Any]:
-    """A rule as settings, for the store: its name and those of its numbers and names that are not at their defaults."""
-    if isinstance(rule, Guarded):
-        return {**recorded(rule.rule), "clip_norm": rule.clip_norm, "max_weight": rule.max_weight}
-    found: dict[str, Any] = {}
-    for one in (getattr(rule, "rule", None), rule):  # a server optimiser has a rule inside, whose η_s is not used
-        for field in fields(one) if isinstance(one, Rule) else ():
-            value = getattr(one, field.name)
-            if isinstance(value, (bool, int, float, str)) and value != field.default:
-                found[field.name] = value
-        if one is not rule:
-            found.pop("server_lr", None)
-    own: dict[str, Any] = {name: found.pop(name) for name in ("beta", "server_lr") if name in found}
-    return {"rule": rule.name, **own, "rule_options": found}
+def resume(
+    run: str,
+    *,
+    store: str | Path | Store | None = None,
+    task: Task | Quadratic | None = None,
+    rule: Rule | None = None,
+    participation: Process | Participation | None = None,
+    probabilities: Estimator | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint_every: int = 10,
+) -> Result:
+    """Go on with a stored run where its last checkpoint left it, and return the whole run.
 
+    Parameters
+    ----------
+    run
+        Its id, or the end of it.
+    store
+        The store (a folder, or an open `Store`); default: FEDSTALE_STORE or ./fedstale-runs.
+    task, rule, participation, probabilities
+        The objects that could not be written down when the run began (a task with data of one's own, a rule of one's
+        own class, a function); an error says which. An object that contradicts what is written is refused.
+    callbacks
+        What happens beside the mathematics.
+    checkpoint_every
+        Rounds between checkpoints.
+    """
+    from ..store import Store
 
-def describe(rule: Rule) -> str:
-    """A rule's name with the β it was given."""
-    beta = getattr(rule.rule if isinstance(rule, Guarded) else rule, "beta", None)
-    return rule.name if beta is None or rule.name != "fedstale" else f"{rule.name} β={beta}"
+    if not isinstance(store, Store):
+        with Store.open(None if store is None else Path(store), create=False) as opened:
+            given = {"task": task, "rule": rule, "participation": participation, "probabilities": probabilities}
+            return resume(run, store=opened, callbacks=callbacks, checkpoint_every=checkpoint_every, **given)  # type: ignore[arg-type]
+    with postponed("round"):
+        kept, simulation = go_on(
+            store,
+            run,
+            task=task,
+            rule=rule,
+            participation=participation,
+            probabilities=probabilities,
+            callbacks=callbacks,
+            checkpoint_every=checkpoint_every,
+        )
+        return result(simulation, simulation.run(), kept.info().name or kept.id, Stored(store.folder, kept.id))

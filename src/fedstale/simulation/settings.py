@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from .. import beta as betas
+from .. import configs, rules
+from .. import participation as who
 from ..checks import InvalidInput, fail, unknown
 
 ABSURD = 1_000_000
@@ -20,16 +25,20 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    task: str = Field("digits-mlp", description="what is learned: see `fedstale data list` for the data sets")
+    task: str | dict[str, Any] = Field(
+        "digits-mlp", description="what is learned: see `fedstale data list` for the data sets"
+    )
     num_clients: int = Field(24, ge=1, description="N")
     share: float | None = Field(None, gt=0, le=1, description="part of the data that is used; default: the task's")
     partition: str = Field("iid", description="iid, dirichlet or pathological")
     partition_options: dict[str, Any] = Field(default_factory=dict, description="such as alpha, classes_per_client")
     swap: float = Field(0.0, ge=0, le=1, description="fraction of two labels swapped in the rare group (σ̂_g²)")
 
-    rule: str = Field("fedstale", description='how updates are combined; "+adam" and the like: server optimiser')
-    beta: float | str | None = Field(
-        None, description='fedstale: a number in [0, 1], "auto", "auto-per-client", "theory"'
+    rule: str | dict[str, Any] = Field(
+        "fedstale", description='how updates are combined; "+adam" and the like: server optimiser'
+    )
+    beta: float | str | dict[str, Any] | None = Field(
+        None, description='fedstale: a number in [0, 1], "auto", "auto-per-client", "theory", a table {round = beta}'
     )
     rule_options: dict[str, Any] = Field(default_factory=dict, description="further options of the rule, such as mu")
     server_lr: float = Field(1.0, gt=0, description="η_s; where it is 1, adaptive server optimisers use their own")
@@ -43,12 +52,12 @@ class Settings(BaseModel):
         "ram", description='stale updates: "ram", "ram:bfloat16", "disk", "disk:FOLDER", "clustered:K", "lowrank:K"'
     )
 
-    participation: str = Field("two-groups", description="who shows up: the process of availability")
+    participation: str | dict[str, Any] = Field("two-groups", description="who shows up: the process of availability")
     p_min: float = Field(0.1, gt=0, le=1, description="probability of the rare half of the clients")
     participation_options: dict[str, Any] = Field(default_factory=dict, description="further options of the process")
-    selection: str = Field("all", description="whom the server asks among the available")
+    selection: str | dict[str, Any] = Field("all", description="whom the server asks among the available")
     selection_options: dict[str, Any] = Field(default_factory=dict, description="such as m")
-    probabilities: str = Field("known", description="known, fedau, fedau-nocutoff, beta or forgetting")
+    probabilities: str | dict[str, Any] = Field("known", description="known, fedau, fedau-nocutoff, beta or forgetting")
 
     rounds: int | None = Field(None, ge=1, description="T; default 10/p_min, ten participations of the rarest client")
     seed: int = Field(0, ge=0, description="decides participation, batches, partition and first model")
@@ -73,6 +82,11 @@ class Settings(BaseModel):
         False, description="record how far the remembered updates are from the gradients (H), too: a pass over all data"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, given: Any) -> Any:
+        return written(given) if isinstance(given, dict) else given
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if self.rounds is None and self.default_rounds > ABSURD:
@@ -80,6 +94,15 @@ class Settings(BaseModel):
             raise fail("p_min", self.p_min, allowed)
         if self.epochs is not None and self.local_steps is not None:
             raise fail("epochs", self.epochs, "give local_steps or epochs, not both")
+        for whole, *parts in (
+            ("rule", "beta", "rule_options", "server_lr"),
+            ("participation", "participation_options"),
+            ("selection", "selection_options"),
+        ):
+            said = configs.text(getattr(self, whole))
+            for part in parts if isinstance(getattr(self, whole), dict) else ():
+                if getattr(self, part) != type(self).model_fields[part].get_default(call_default_factory=True):
+                    raise fail(part, getattr(self, part), f"belongs into the {whole}, which is {said}")
         return self
 
     @property
@@ -100,7 +123,22 @@ class Settings(BaseModel):
     @property
     def label(self) -> str:
         """What the run is called in tables and figures."""
-        return self.rule if self.beta is None else f"{self.rule} β={self.beta}"
+        rule = configs.label(self.rule)
+        return rule if self.beta is None else f"{rule} β={configs.label(self.beta)}"
+
+    @property
+    def task_name(self) -> str:
+        """What the task is called in tables and figures."""
+        return configs.text(self.task)
+
+    @property
+    def unwritten(self) -> dict[str, str]:
+        """What could not be written down, by the argument of `resume` that gives it again."""
+        found = {}
+        for name in ("rule", "participation", "selection", "task", "probabilities"):
+            if names := list(configs.unwritten(getattr(self, name))):
+                found["participation" if name == "selection" else name] = ", ".join(names)
+        return found
 
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed."""
@@ -109,6 +147,69 @@ class Settings(BaseModel):
     def record(self) -> dict[str, Any]:
         """Everything, as JSON types: what the store keeps and a sweep compares."""
         return self.model_dump(mode="json")
+
+
+def written(given: dict[str, Any]) -> dict[str, Any]:
+    """Write the objects among the settings, and configs of objects, in the shortest form that says all of them."""
+    found = dict(given)
+    for name, (fits, wanted, write) in _OBJECTS.items():
+        value = found.get(name)
+        if isinstance(value, dict):
+            if not configs.whole(value):  # it was not written, and so it stays
+                continue
+            value = configs.from_config(value, name)
+            if not fits(value):
+                raise fail(name, configs.text(found[name]), f"must be {wanted}")
+        if fits(value):
+            _say(name, write(value), found)
+    return found
+
+
+def _say(name: str, said: dict[str, Any], found: dict[str, Any]) -> None:
+    """Take what an object says; some of it has a setting of its own (β of a rule), which must not say otherwise."""
+    for key, value in said.items():
+        default = Settings.model_fields[key].get_default(call_default_factory=True)
+        given = found.get(key, default)
+        if key != name and given not in (default, value):
+            if key == "num_clients":
+                raise fail(name, f"{value} clients", f"the task has {given}")
+            raise fail(key, given, f"the {name} says {configs.text(value)}: give it once")
+        found[key] = value
+
+
+def _participation(given: who.Process | who.Participation) -> dict[str, Any]:
+    both = who.Participation.of(given)
+    said = {"participation": configs.short_process(both.availability), "num_clients": both.num_clients}
+    with suppress(InvalidInput):  # a schedule without a mean
+        said["p_min"] = float(max(both.availability.probabilities().min(), 1e-9))
+    return said if isinstance(given, who.Process) else said | configs.short_selection(both.selection)
+
+
+def _kind(*kinds: type[Any]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+_OBJECTS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], dict[str, Any]]]] = {
+    "task": (
+        lambda value: hasattr(value, "num_clients"),  # torch is not imported to look whether it is a Task
+        "a task such as Quadratic",
+        lambda task: {"task": configs.short_task(task), "num_clients": task.num_clients},
+    ),
+    "rule": (_kind(rules.Rule), "a rule such as FedStale", configs.short_rule),
+    "beta": (
+        _kind(betas.Beta, Mapping),
+        "a β such as Auto, or a table {round: β}",
+        lambda beta: {"beta": configs.short_beta(beta)},
+    ),
+    "participation": (_kind(who.Process, who.Participation), "a process such as Bernoulli", _participation),
+    "selection": (_kind(who.Selection), "a selection such as UniformSample", configs.short_selection),
+    "probabilities": (
+        _kind(who.Estimator),
+        "an estimator such as FedAU",
+        lambda estimator: {"probabilities": configs.short_estimator(estimator)},
+    ),
+}
+"""Settings that may be objects: how to tell, what is wanted, and how one is written."""
 
 
 def settings(**given: Any) -> Settings:

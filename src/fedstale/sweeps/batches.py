@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ..configs import Config
 from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
 from ..simulation.settings import Settings, settings
@@ -40,13 +41,17 @@ class Batch:
 
 
 @cache
-def perceptron(task: str) -> Dense | None:
-    """Return the perceptron of a task by name, without loading its data; None for any other model."""
+def _perceptron(task: str) -> Dense | None:
     from ..tasks.catalogue import ALIASES, TASKS
     from .dense import Dense
 
     recipe = TASKS.get(ALIASES.get(task, task))
     return None if recipe is None else Dense.of(recipe.model())
+
+
+def perceptron(task: Config) -> Dense | None:
+    """Return the perceptron of a task by name, without loading its data; None for any other model or task."""
+    return _perceptron(task) if isinstance(task, str) else None
 
 
 def plan(runs: Iterable[Settings]) -> list[Batch]:

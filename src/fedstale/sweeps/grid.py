@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import InvalidInput, fail, unknown
+from ..configs import Config, text
 from ..simulation.settings import Settings, read_toml, settings
 
 CASES = "cases"
@@ -83,11 +84,13 @@ class Grid:
         return [one.but(lr=rate) for rate in lr_grid(one.task)]
 
 
-def lr_grid(task: str) -> tuple[float, ...]:
+def lr_grid(task: Config) -> tuple[float, ...]:
     """Return the learning rates a task is tuned on."""
     from ..checks import choose
     from ..tasks.catalogue import ALIASES, TASKS
 
+    if not isinstance(task, str):
+        raise fail("lr", TASK_GRID, f"only a task by name has rates of its own, not {text(task)}")
     return choose("task", ALIASES.get(task, task), TASKS).lr_grid
 
 

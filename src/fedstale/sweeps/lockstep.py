@@ -34,6 +34,13 @@ from .server import BatchedServer, supports
 
 SHARED_EXCEPT = frozenset({"rule", "beta", "lr", "server_lr", "swap", "probabilities", "engine", "threads"})
 """Settings in which the runs of a batch may differ."""
+UNDERSTOOD = SHARED_EXCEPT | {
+    *("task", "num_clients", "share", "partition", "partition_options", "weights"),
+    *("participation", "p_min", "participation_options", "selection", "selection_options"),
+    *("rounds", "seed", "local_steps", "batch_size", "replacement", "weight_decay", "schedule", "evaluate_every"),
+}
+"""Settings that this module honours. Any other, and any that a later version adds, must be at its default."""
+_NAMES_ONLY = ("task", "rule", "beta", "participation", "selection", "probabilities")
 _WORKING_SET = 2**20
 """Bytes of the models of one batch: a core's cache holds them with their gradients."""
 _WIDEST = 32
@@ -42,17 +49,13 @@ _MULTIPLE = 8
 
 def eligible(chosen: Settings) -> bool:
     """Whether a run could be part of a batch, as far as its settings say; the model is looked at later."""
-    plain = chosen.epochs is None and chosen.momentum == 0.0 and not chosen.rule_options
-    plain = (
-        plain
-        and not chosen.per_client
-        and not chosen.memory_error
-        and not chosen.train_loss
-        and chosen.bad_updates == "diverge"
-    )
-    plain = plain and chosen.clip_norm is None and chosen.max_weight is None
-    usual = chosen.memory == "ram" and chosen.precision == "float32" and chosen.device == "cpu"
-    return plain and usual and chosen.task != "quadratic" and supports(chosen.rule, chosen.beta)
+    for name, field in type(chosen).model_fields.items():
+        usual = field.get_default(call_default_factory=True)
+        if name not in UNDERSTOOD and getattr(chosen, name) != usual:
+            return False
+    if any(isinstance(getattr(chosen, name), dict) for name in _NAMES_ONLY):
+        return False
+    return chosen.task != "quadratic" and supports(chosen.rule, chosen.beta)
 
 
 def shared(chosen: Settings) -> tuple[tuple[str, str], ...]:
@@ -96,12 +99,12 @@ class Lockstep:
             [one.rule for one in filled], [one.beta for one in filled], self.federation.alpha(), model.num_params
         )
         self._rates = torch.tensor([make_rule(one).server_lr for one in filled], dtype=torch.float32).view(-1, 1)
-        self._sources = [one.probabilities for one in filled]
+        self._sources = [str(one.probabilities) for one in filled]
         self._estimators: dict[str, tuple[Estimator, EstimatorState]] = {}
-        for one in filled:
-            if one.probabilities not in self._estimators:
+        for source, one in zip(self._sources, filled, strict=True):
+            if source not in self._estimators:
                 estimator = make_estimator(one, self.participation)
-                self._estimators[one.probabilities] = estimator, estimator.init(task.num_clients)
+                self._estimators[source] = estimator, estimator.init(task.num_clients)
         start = torch.from_numpy(_initial(task, first.seed))
         self.models = start.repeat(len(filled), 1)
         self._layers = model.empty(len(filled))

@@ -16,17 +16,18 @@ from torch import Tensor
 
 from ..beta import AutoPerClient, common, shrunk, term_weights, with_terms
 from ..checks import Float
+from ..configs import Config
 from ..federation import Ints
 
 RULES = ("fedavg", "u-fedavg", "fedvarp", "u-fedvarp", "fedstale")
 AUTO, PER_CLIENT = "auto", "auto-per-client"
 
 
-def supports(rule: str, beta: float | str | None) -> bool:
+def supports(rule: Config, beta: Config) -> bool:
     """Whether a rule with this β can run in a batch."""
     if rule != "fedstale":
         return rule in RULES and beta is None
-    return beta is None or beta in (AUTO, PER_CLIENT) or _is_number(beta)
+    return beta is None or (isinstance(beta, (int, float, str)) and (beta in (AUTO, PER_CLIENT) or _is_number(beta)))
 
 
 def _is_number(beta: float | str) -> bool:
@@ -50,8 +51,8 @@ class BatchedServer:
         D.
     """
 
-    rules: Sequence[str]
-    betas: Sequence[float | str | None]
+    rules: Sequence[Config]
+    betas: Sequence[Config]
     alpha: Float
     num_params: int
     sums: Float = field(init=False)

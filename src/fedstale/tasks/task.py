@@ -6,6 +6,7 @@ rows offsets[i] to offsets[i+1] − 1: no per-client copies, so that a batch of 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,6 +137,16 @@ class Task:
     def num_clients(self) -> int:
         """N."""
         return self.train.num_clients
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the data and who has them: another task under the same name has another one."""
+        found = hashlib.sha256()
+        for split in (self.train, self.test):
+            for part in (split.x.numpy(), split.y.numpy(), split.offsets):
+                found.update(f"{part.dtype} {part.shape}".encode())
+                found.update(part.tobytes())
+        found.update(self.groups.tobytes())
+        return found.hexdigest()
 
     def build(self, seed: int = 0) -> nn.Module:
         """Make the untrained model; the same seed gives the same parameters, and torch's own state is left alone."""

@@ -1,0 +1,163 @@
+"""Runs that are kept in the store: begun, and gone on with after whatever ended them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import configs
+from .. import participation as who
+from ..checks import InvalidInput, fail
+from ..interrupts import postponed
+from .build import build, make_estimator, make_participation, make_rule, make_task
+from .callbacks import StoreRun
+from .loop import Callback, Simulation
+from .settings import Settings, settings
+
+if TYPE_CHECKING:
+    from ..rules import Rule
+    from ..store import Run, Store
+    from ..tasks import Task
+    from ..tasks.quadratic import Quadratic
+
+
+def stand_ins(
+    chosen: Settings,
+    *,
+    task: Task | Quadratic | None = None,
+    rule: Rule | None = None,
+    participation: who.Process | who.Participation | None = None,
+    probabilities: who.Estimator | None = None,
+) -> dict[str, Any]:
+    """Return the objects that `build` needs because the settings could not write them down.
+
+    An object that is given must be the one of the settings, as far as they say; one that is needed must be given.
+    """
+    given: dict[str, Any] = {"task": task, "rule": rule, "participation": participation, "probabilities": probabilities}
+    missing = chosen.unwritten
+    for name in missing:
+        if given[name] is None:
+            raise configs.not_whole(name, chosen.record() if name == "participation" else getattr(chosen, name))
+    if rule is not None and "rule" in missing:
+        configs.check_same("rule", chosen.rule, rule)
+    elif rule is not None and configs.short_rule(rule) != configs.short_rule(make_rule(chosen)):
+        raise fail("rule", rule, f"the run was made with {chosen.label}")
+    if participation is not None:
+        given["participation"] = _participation(chosen, participation)
+    if "probabilities" in missing:
+        configs.check_same("probabilities", chosen.probabilities, probabilities)
+    elif probabilities is not None:
+        made = make_estimator(chosen, given["participation"] or make_participation(chosen))
+        configs.check_same("probabilities", configs.to_config(made), probabilities)
+    if "task" in missing:
+        configs.check_same("task", chosen.task, task)
+    elif task is not None:
+        made_task = make_task(chosen, given["participation"] or make_participation(chosen), progress=False)
+        configs.check_same("task", configs.to_config(made_task), task)
+    return {"estimator" if name == "probabilities" else name: given[name] for name in missing}
+
+
+def _participation(chosen: Settings, given: who.Process | who.Participation) -> who.Participation:
+    """Return who takes part, as given, after a comparison with what the settings say of it."""
+    process, selection = chosen.participation, chosen.selection
+    if configs.whole(process):
+        everybody = chosen.but(selection="all", selection_options={})
+        process = configs.to_config(make_participation(everybody).availability)
+    if isinstance(selection, str):
+        asked = who.make_selection(selection, **chosen.selection_options)
+        given = who.Participation(given, asked) if isinstance(given, who.Process) else given
+        selection = configs.to_config(asked)
+    both = who.Participation.of(given)
+    configs.check_same(
+        "participation", {"class": "Participation", "availability": process, "selection": selection}, both
+    )
+    return both
+
+
+def prepare(
+    store: Store,
+    kept: Run,
+    chosen: Settings,
+    *,
+    resumed: bool = False,
+    checkpoint_every: int = 10,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+    **given: Any,
+) -> Simulation:
+    """Make the simulation of a stored run, from its checkpoint when there is one; what cannot begin leaves nothing.
+
+    Parameters
+    ----------
+    store, kept
+        The store, and the run in it, open for writing.
+    chosen
+        The run's settings.
+    resumed
+        Whether it was begun before.
+    checkpoint_every
+        Rounds between checkpoints.
+    callbacks
+        What else happens beside the mathematics.
+    progress
+        Whether fetching data shows a progress bar.
+    **given
+        The objects that stand in for what the settings name: see `stand_ins`.
+    """
+    continues = resumed and (kept.checkpoint / "state.safetensors").exists()
+    try:
+        mine = [StoreRun(kept, checkpoint_every), *callbacks]
+        if not continues:
+            _clear(kept.folder / "memory")
+        objects = stand_ins(chosen, **given)
+        with postponed("round") as interrupt, interrupt.heard():  # fetching data may take long, and nothing is begun
+            simulation = build(
+                chosen,
+                callbacks=mine,
+                folder=kept.folder,
+                resume=continues,
+                progress=progress,
+                keep=False,
+                **objects,
+            )
+        kept.truncate(simulation.state.round - 1)
+        _agree(kept, simulation.state.round)
+    except BaseException:
+        kept.release()
+        if not resumed:
+            store.delete(kept.id)
+        raise
+    return simulation
+
+
+def begin(store: Store, chosen: Settings, *, name: str | None = None, **options: Any) -> tuple[Run, Simulation]:
+    """Begin a run in the store; the options are those of `prepare`."""
+    kept = store.start(chosen.record(), name=name or chosen.label, rounds_total=chosen.total_rounds)
+    return kept, prepare(store, kept, chosen, **options)
+
+
+def go_on(store: Store, which: str, **options: Any) -> tuple[Run, Simulation]:
+    """Open a run that was interrupted, at its last checkpoint; the options are those of `prepare`."""
+    info = store.run(which).info()
+    chosen = settings(**info.config)
+    given = {name: options.get(name) for name in ("task", "rule", "participation", "probabilities")}
+    stand_ins(chosen, **given)  # before anything is opened for writing
+    kept = store.resume(info.id)
+    return kept, prepare(store, kept, chosen, resumed=True, **options)
+
+
+def _agree(kept: Run, round: int) -> None:
+    """Refuse a store that is behind the checkpoint: metrics are written first, so it is not the one of this run."""
+    found = kept.info().rounds_done
+    if found != round:
+        raise InvalidInput(
+            f"run {kept.id}: its checkpoint {kept.checkpoint} was made after round {round}, the store has {found} "
+            "rounds: one of them is an older copy; restore the other, or delete the checkpoint to begin again"
+        )
+
+
+def _clear(folder: Path) -> None:
+    """Remove rows of a run that was killed before its first checkpoint."""
+    for file in folder.glob("*.rows"):
+        file.unlink()
