@@ -123,14 +123,15 @@ def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
         style = "-" if method.label in COLOURS else STYLES[place // len(MORE) % len(STYLES)]
         label = f"{method.label}: {curve.ending}" if curve.diverged else method.label
         axis.plot(rounds, mean, label=label, color=shade, linewidth=1.6, linestyle=style)
-        if curve.diverged:  # where the curve ends, not where it converged
-            axis.plot(rounds[-1:], mean[-1:], color=shade, marker="X", markersize=8, clip_on=False, zorder=3)
+        if curve.diverged and len(rounds):  # where the curve ends, not where it converged
+            axis.plot(rounds[-1], mean[-1], color=shade, marker="X", markersize=8, zorder=3)
         axis.fill_between(rounds, mean - error, mean + error, color=shade, alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
+    axis.set_xlim(0, 1.03 * comparison.settings.total_rounds)  # also of those that a run did not come to
 
 
 def _raster(axis: Any, participants: Sequence[Any], num_clients: int) -> None:
-    rounds = np.concatenate([np.full(len(who), t) for t, who in enumerate(participants)] or [np.empty(0)])
+    rounds = np.concatenate([np.full(len(who), t) for t, who in enumerate(participants, 1)] or [np.empty(0)])
     clients = np.concatenate([*participants] or [np.empty(0)])
     axis.scatter(rounds, clients, s=3, marker="s", color="#0072B2", linewidths=0)
     axis.set(title="who came (first seed)", xlabel="round", ylabel="client", ylim=(num_clients - 0.5, -0.5))

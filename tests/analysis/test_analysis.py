@@ -59,6 +59,14 @@ def test_an_estimate_says_which_seeds_diverged() -> None:
     assert diverged_text([5, 1200], 3) == "diverged in rounds 5 to 1,200 (2 of 3 seeds)"
 
 
+def test_an_estimate_in_a_heat_map() -> None:
+    assert Estimate(0.01234, 0.0).short() == "1.2"
+    assert Estimate(-0.0001, 0.0).short() == "0.0"
+    assert Estimate(0.01234, 0.0).short(sign=True) == "+1.2"
+    assert Estimate.of([]).short() == "–"
+    assert Estimate.of([NAN], [3]).short() == "diverged"
+
+
 def test_a_curve_is_the_mean_of_the_seeds_that_were_evaluated() -> None:
     curve = over_seeds([([0, 1, 2], [1.0, NAN, 3.0]), ([0, 2, 4], [3.0, 5.0, 9.0])])
     assert curve.rounds.tolist() == [1, 3, 5]

@@ -11,7 +11,7 @@ from fedstale.board.choice import first_choice, with_seeds
 from fedstale.board.curves import group, line
 from fedstale.board.filters import COLUMNS, matching, ordered
 from fedstale.board.heat import HeatMaps
-from fedstale.board.parts import heat, points
+from fedstale.board.parts import heat
 from fedstale.board.source import Source
 from fedstale.paper.table import Table
 from fedstale.simulation import settings
@@ -141,7 +141,7 @@ def test_the_heat_map_has_the_numbers_of_figure_2(folder: Path, source: Source) 
             for other in (0.0, 1.0):
                 assert table.gain(place, beta, other) == wanted.gain(place, beta, other)
     shown = str(heat(table, "best").to_plotly_json())
-    assert f"Δ₁ {points(wanted.gain((0.1, 0.6), 0.5, 1.0).mean)}" in shown
+    assert f"Δ₁ {wanted.gain((0.1, 0.6), 0.5, 1.0).short()}" in shown
 
 
 def test_behind_a_cell_are_all_betas_at_their_best_rate(source: Source) -> None:
@@ -170,10 +170,3 @@ def test_the_newest_of_equal_runs_counts(tmp_path: Path) -> None:
     assert only.runs == 4
     assert maps.table(only.key).cells[0.1, 0.0][0.0].mean == 0.9
     opened.close()
-
-
-def test_points() -> None:
-    assert points(0.01234) == "1.2"
-    assert points(-0.0001) == "0.0"
-    assert points(0.01234, sign=True) == "+1.2"
-    assert points(float("nan")) == "–"

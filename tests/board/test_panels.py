@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fedstale.board import figures
+from fedstale.board import figures, parts
 from fedstale.board.clients import ages, probabilities, raster
 from fedstale.board.curves import group
 from fedstale.board.filters import matching
 from fedstale.board.panels import Panel, Panels
 from fedstale.board.source import Source
-from fedstale.simulation import simulate
+from fedstale.simulation import settings, simulate
+from fedstale.store import Store
 
 from .conftest import HOSTILE
 
@@ -155,3 +156,29 @@ def test_the_simulator_records_what_the_panels_need(tmp_path: Path) -> None:
     seconds = panels.curve(group([by_source["known"]]), "excess_loss", "seconds")
     assert seconds.instead == ""
     opened.close()
+
+
+def test_a_curve_ends_where_a_seed_diverged(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        for seed, ended in ((0, None), (1, 7), (2, 1)):
+            run = store.start(settings(seed=seed, rounds=10, lr=9.0).record(), rounds_total=10)
+            for t in range(10 if ended is None else ended - 1):
+                run.record(t, {"accuracy": 0.5})
+            run.finish("finished" if ended is None else "diverged", diverged_in=ended)
+    source = Source(tmp_path)
+    found = Panels(source)
+    several = group([info for info in source.runs.values() if info.diverged_in != 1])
+    panel = found.curve(several, "accuracy", "round")
+    line, cross = panel.figure["data"][-2:]
+    assert line["x"] == [1, 2, 3, 4, 5, 6]
+    assert (cross["x"], cross["marker"]["symbol"]) == ([6], "x")
+    assert "diverged in round 7 (1 of 2 seeds)" in panel.note
+    assert "before it diverged in round 7" in panel.spoken
+    at_once = group(matching(source.runs.values(), "seed=2"))
+    assert "diverged in round 1" in found.curve(at_once, "accuracy", "round").instead
+    shown = str(parts.rows(list(source.runs.values()))) + str(parts.legend(several))
+    assert "'diverged in round 7'" in shown
+    assert "diverged in round 7 (1 of 2 seeds)" in shown
+    assert not matching(source.runs.values(), "accuracy>0.1 seed=1")
+    assert len(matching(source.runs.values(), "status=diverged diverged_in>1")) == 1
+    source.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedstale.analysis import Estimate
+from fedstale.paper import curves, heatmaps
 from fedstale.paper.grids import BETAS, Extent
 from fedstale.paper.table import Table, ratio
 from fedstale.sweeps import tuned
@@ -123,3 +124,26 @@ def test_other_seeds_have_the_edges_of_those_that_chose_the_rate() -> None:
     fresh = [row for row in rows if row.settings.seed == 3 and row.settings.lr == rates[repr(row.settings.beta)]]
     assert [cell.at_edge for cell in tuned(fresh)] == ["both", "both"]
     assert [cell.at_edge for cell in tuned(fresh, chosen)] == [None, "low"]
+
+
+def test_what_diverged_is_told_in_the_table_and_in_the_gains(tmp_path: Path) -> None:
+    def wild(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
+        return float("nan") if beta == 1.0 and seed == 1 else 0.9
+
+    found = Table(tuned(measured(wild, p_min=(0.1,), swaps=(0.6,))))
+    place = (0.1, 0.6)
+    assert found.cells[place][1.0].estimate.diverged == (3,)
+    assert found.gain(place, 0.5, 1.0).short() == "diverged"
+    assert found.best(place) == 0.0
+    assert found.diverged() == ["β=1.0 at p_min 0.1, swap 0.6 diverged in round 3 (1 of 3 seeds)"]
+    found.write(tmp_path / "t.csv")
+    with open(tmp_path / "t.csv", encoding="utf-8", newline="") as file:
+        lines = {line["beta"]: line for line in csv.DictReader(file)}
+    assert (lines["1.0"]["accuracy"], lines["1.0"]["diverged_in"]) == ("", "3")
+    assert (lines["0.5"]["accuracy"], lines["0.5"]["diverged_in"]) == ("0.900000", "")
+    files = heatmaps.fig2(found, tmp_path, "made-up")
+    assert all(path.stat().st_size for path in files)
+    files = curves.fig4(found, tmp_path, "made-up")
+    with open(files[-1], encoding="utf-8", newline="") as file:
+        ended = {line["method"]: line["diverged_in"] for line in csv.DictReader(file)}
+    assert ended["FedVARP (β=1), where it did not diverge"] == "3"

@@ -282,3 +282,27 @@ def test_rules_that_were_handed_over_are_told_apart(tmp_path: Path) -> None:
             fs.simulate("quadratic", rule, num_clients=3, rounds=20, store=store)
         rows = table(page(store), "Excess loss: mean")
     assert [row[0] for row in rows[1:]] == ["FedStale β=0.2", "FedStale β=0.7", "FedStale+momentum β=0.2, beta1 0.5"]
+
+
+def test_seeds_that_diverged_are_counted_not_left_out(tmp_path: Path) -> None:
+    calm, wild = settings(rounds=20, beta=0.5), settings(rounds=20, beta=0.0)
+    with opened(tmp_path) as store:
+        for seed in range(3):
+            add(store, calm.but(seed=seed), sweep="s")
+        add(store, wild.but(seed=0), sweep="s")
+        for seed, round in ((1, 12), (2, 17)):
+            run = store.start(wild.but(seed=seed).record(), sweep="s", name=f"wild{seed}", rounds_total=20)
+            for t in range(1, round - 1, 2):
+                run.record(t, {"accuracy": 0.9})
+            run.finish("diverged", diverged_in=round)
+        whole, one = page(store, "s"), page(store, "wild2")
+    accessible(whole)
+    said = "diverged in rounds 12 to 17 (2 of 3 seeds)"
+    rows = table(whole, "Test accuracy: mean")[1:]
+    assert [row[:2] for row in rows] == [["FedStale β=0.5", rows[0][1]], ["FedStale β=0.0", said]]
+    assert f"FedStale β=0.0: {said}" in whole.text  # above the curves, and at the cross that ends one
+    crosses = [title for title in whole.all("title") if title.text == f"FedStale β=0.0: {said}"]
+    assert crosses
+    assert "diverged in round 17, 10 of 20 rounds" not in one.text
+    assert "diverged in round 17" in one.text
+    assert "before it diverged in round 17" in one.text

@@ -63,5 +63,11 @@ class Estimate:
             return self._instead()
         return f"{100 * self.mean:+.2f}" + ("" if np.isnan(self.error) else f" ± {100 * self.error:.2f}")
 
+    def short(self, *, sign: bool = False) -> str:
+        """In percentage points with one decimal, for a cell of a heat map; "diverged" or a dash where there is none."""
+        if np.isnan(self.mean):
+            return "diverged" if self.diverged else "–"
+        return f"{round(100 * self.mean, 1) + 0.0:{'+' if sign else ''}.1f}"  # no −0.0
+
     def _instead(self) -> str:
         return diverged_text(self.diverged, self.count + len(self.diverged)) if self.diverged else "–"

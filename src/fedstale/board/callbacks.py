@@ -99,7 +99,7 @@ def _tick(app: Dash, source: Source, maps: HeatMaps) -> None:
         new = [
             digest(source.version),
             digest([(info.id, info.updated, info.status) for info in chosen_runs(source, chosen)]),
-            digest([info.id for info in infos if info.status == "finished"]) if view == "sweep" else heat,
+            digest([info.id for info in infos if info.ended]) if view == "sweep" else heat,
             digest([part.to_plotly_json() for part in listed]),
         ]
         old = [runs, picked, heat, active]

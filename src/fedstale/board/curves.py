@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .. import configs
+from ..analysis import diverged_text, over_seeds
 from ..checks import Float
 from ..simulation.settings import settings
 from ..store import RunInfo
@@ -50,6 +51,8 @@ class Line:
     error: Float
     rough: bool = False
     """Whether x was estimated from some of the rounds, because the others were not recorded."""
+    ending: str = ""
+    """Why it ends before others: "diverged in round 17 (1 of 3 seeds)"."""
 
 
 def group(infos: Iterable[RunInfo]) -> list[Curve]:
@@ -85,6 +88,7 @@ def full(info: RunInfo) -> dict[str, Any]:
 def line(source: Source, curve: Curve, metric: str, axis: str = "round") -> Line | None:
     """Mean and standard error over the runs that have the metric; None where none has it, or nothing for the axis."""
     parts: list[tuple[Series, Float]] = []
+    ended = [info.diverged_in for info in curve.runs]
     rough = False
     for info in curve.runs:
         found = source.series(info, (metric, *_SUMMED.get(axis, ())))
@@ -98,16 +102,10 @@ def line(source: Source, curve: Curve, metric: str, axis: str = "round") -> Line
         parts.append((series, at))
     if not parts:
         return None
-    rounds = np.unique(np.concatenate([series.rounds for series, _ in parts]))
-    values, places = (np.full((len(parts), len(rounds)), np.nan) for _ in range(2))
-    for k, (series, at) in enumerate(parts):
-        where = np.searchsorted(rounds, series.rounds)
-        values[k, where], places[k, where] = series.values, at
-    count = np.isfinite(values).sum(axis=0)
-    mean = np.nansum(values, axis=0) / count
-    spread = np.sqrt(np.nansum((values - mean) ** 2, axis=0) / np.maximum(count - 1, 1) / count)
-    whole = Line(np.nanmean(places, axis=0), mean, np.where(count > 1, spread, np.nan), rough)
-    return _thinned(whole)
+    whole = over_seeds([(series.rounds, series.values) for series, _ in parts], ended)
+    x = over_seeds([(series.rounds, at) for series, at in parts], ended).mean
+    ending = diverged_text(whole.diverged, len(curve.runs)) if whole.diverged else ""
+    return _thinned(Line(x, whole.mean, whole.error, rough, ending)) if len(x) else None
 
 
 def _axis(series: Series, amounts: Sequence[Series], axis: str) -> Float | None:
@@ -134,7 +132,7 @@ def _thinned(whole: Line) -> Line:
     if len(whole.x) <= _POINTS:
         return whole
     keep = np.unique(np.linspace(0, len(whole.x) - 1, _POINTS).astype(int))
-    return Line(whole.x[keep], whole.mean[keep], whole.error[keep], whole.rough)
+    return replace(whole, x=whole.x[keep], mean=whole.mean[keep], error=whole.error[keep])
 
 
 def _labels(infos: Sequence[RunInfo]) -> list[str]:

@@ -64,6 +64,7 @@ def curves(lines: Sequence[tuple[str, int, Line]], metric: str, axis: str) -> Fi
         shade = 0.16 if len(lines) <= 4 else 0.08
         traces += [_band(line, colour, shade)] if np.isfinite(line.error).any() else []
         traces.append(_trace(line, label, colour, dash, form))
+        traces += [_cross(line, label, colour)] if line.ending else []
     figure = _figure(traces, _X[axis], METRICS.get(metric, plain(metric)), f"{metric}-{axis}")
     if share(metric):
         figure["layout"]["yaxis"] |= _percent([line for _, _, line in lines])
@@ -109,6 +110,7 @@ def groups(lines: Sequence[tuple[str, int, int, Line]]) -> Figure:
         colour, _ = style(place)
         name = f"{label}, {group_name(number)}"
         traces.append(_trace(line, name, colour, "solid" if number == 0 else "dot", ":.2%"))
+        traces += [_cross(line, name, colour)] if line.ending else []
     figure = _figure(traces, "round", "Test accuracy", "groups")
     figure["layout"]["yaxis"] |= _percent([line for *_, line in lines])
     return figure
@@ -209,6 +211,19 @@ def _trace(line: Line, label: str, colour: str, dash: str, form: str) -> dict[st
         "y": _list(line.mean),
         "line": {"color": colour, "dash": dash, "width": 2},
         "hovertemplate": "%{y" + form + "}",
+    }
+
+
+def _cross(line: Line, label: str, colour: str) -> dict[str, Any]:
+    """Mark where a curve ends because a run diverged."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plain(label),
+        "x": _list(line.x[-1:]),
+        "y": _list(line.mean[-1:]),
+        "marker": {"color": colour, "symbol": "x", "size": 10},
+        "hovertemplate": plain(line.ending),
     }
 
 

@@ -2,6 +2,7 @@
 
 A filter is words. `digits running` keeps runs in which both words occur somewhere (name, id, sweep, status, task,
 rule); `p_min=0.1`, `accuracy>0.9`, `seed!=0`, `status=failed` compare a setting, a metric's last value or a column.
+`accuracy>0.9` keeps no run that diverged; `status=diverged` and `diverged_in<10` do.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def method(config: dict[str, Any]) -> str:
 
 
 def result(info: RunInfo) -> tuple[str, float] | None:
-    """The last test accuracy, or the last excess loss, of a run that has one."""
+    """The last test accuracy, or the last excess loss, of a run that has one; one that diverged has no result."""
+    if info.diverged_in is not None:
+        return None
     for name in ("accuracy", "excess_loss"):
         if name in info.summary:
             return name, info.summary[name]
@@ -93,14 +96,14 @@ def _test(word: str) -> Callable[[RunInfo], bool]:
 
 
 def _value(info: RunInfo, key: str) -> float | str | None:
-    if key in ("status", "sweep", "name", "id"):
+    if key in ("status", "sweep", "name", "id", "diverged_in"):
         found: Any = getattr(info, key)
     elif key == "rounds" and "rounds" not in info.summary:
         found = info.rounds_done
     else:
         # β is a setting and a metric: the setting is meant.
         setting = info.config.get(key)
-        found = info.summary.get(key) if setting is None else setting
+        found = info.summary.get(key) if setting is None and info.diverged_in is None else setting
     if isinstance(found, (int, float)) and not isinstance(found, bool):
         return float(found)
     return None if found is None else configs.text(found)

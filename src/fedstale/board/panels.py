@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..analysis import diverged_text
 from ..federation import Ints
 from ..store import RunInfo
 from . import clients, figures
@@ -56,12 +57,15 @@ class Panels:
         if not lines:
             if not curves:
                 return Panel(instead=_NOTHING)
+            if ended := self._diverged(curves):
+                return Panel(instead=" ".join(ended))
             if axis != "round" and self._lines(curves, metric, "round"):
                 why = f"The chosen runs did not record {axis}"
                 return Panel(instead=f"{why}{' (a sweep keeps no time)' if axis == 'seconds' else ''}: choose rounds.")
             return Panel(instead=f"The chosen runs have no {name.lower()} yet.")
         seeds = max(len(curve.runs) for curve in curves)
         notes = ["Band: mean ± standard error over seeds."] if seeds > 1 else []
+        notes += self._diverged(curves)
         if any(one.rough for _, _, one in lines):
             notes.append(f"Not every round was recorded: {axis} are estimated from those that were.")
         if figures.share(metric) and figures.late([one for _, _, one in lines]):
@@ -134,9 +138,22 @@ class Panels:
         found = [(curve.label, k, line(self._source, curve, metric, axis)) for k, curve in enumerate(curves[:MOST])]
         return [(label, k, one) for label, k, one in found if one is not None]
 
+    def _diverged(self, curves: Sequence[Curve]) -> list[str]:
+        """Say which curves end early, or have not even begun."""
+        ended = [(curve, [info.diverged_in for info in curve.runs if info.diverged_in is not None]) for curve in curves]
+        told = [f"{curve.label}: {diverged_text(rounds, len(curve.runs))}" for curve, rounds in ended if rounds]
+        return (
+            [f"{'; '.join(told[:3])}{' …' if len(told) > 3 else ''}. × marks where such a curve ends."] if told else []
+        )
+
     def _ends(self, lines: Sequence[tuple[str, int, Line]], metric: str) -> str:
         form = ".1%" if figures.share(metric) else ".4g"
-        return "; ".join(f"{label}: {format(float(one.mean[-1]), form)} at the end" for label, _, one in lines) + "."
+        told = [
+            f"{label}: {format(float(one.mean[-1]), form)} "
+            + (f"before it {one.ending}" if one.ending else "at the end")
+            for label, _, one in lines
+        ]
+        return "; ".join(told) + "."
 
 
 def _group(name: str) -> int | None:

@@ -14,6 +14,7 @@ from typing import Any
 from dash import html
 
 from .. import configs
+from ..analysis import diverged_text
 from ..paper.heatmaps import AWAY
 from ..paper.table import Place, Table, ratio
 from ..store import RunInfo
@@ -60,7 +61,8 @@ def _row(info: RunInfo) -> Any:
         className="tick", role="checkbox", **{"data-run": info.id, "aria-label": f"Show {name}, {info.id}"}
     )
     cells = [html.Td(number(info.config.get(key)), className="num") for key in ("p_min", "swap", "lr", "seed")]
-    mark = html.Span(info.status, className=f"status {info.status}", title=info.message)
+    how = info.status if info.diverged_in is None else info.reason
+    mark = html.Span(how, className=f"status {info.status}", title=info.message)
     return html.Tr(
         [
             html.Td(box),
@@ -81,9 +83,12 @@ def legend(curves: Sequence[Curve]) -> Children:
 
 def _entry(place: int, curve: Curve) -> Any:
     colour, dash = style(place)
+    # A run that has no value yet waits for it; one that diverged will never have one.
     known = [found for found in map(result, curve.runs) if found is not None and not math.isnan(found[1])]
     mean = sum(value for _, value in known) / len(known) if known else math.nan
     last = "–" if not known else f"{mean:.1%}" if known[0][0] == "accuracy" else f"{mean:.2e}"
+    ended = [info.diverged_in for info in curve.runs if info.diverged_in is not None]
+    last = diverged_text(ended, len(curve.runs)) if ended else last
     ids = " ".join(info.id for info in curve.runs)
     seeds = f"{len(curve.runs)} seed" + ("s" if len(curve.runs) > 1 else "")
     line = html.Span(className=f"swatch {dash}", style={"borderColor": colour}, **{"aria-hidden": "true"})
@@ -106,7 +111,7 @@ def running(infos: Sequence[RunInfo], paces: dict[str, float | None], now: float
         entries.append(html.Li(f"and {len(active) - 30} more"))
     ended: dict[str, int] = {}
     for info in infos:
-        if info.sweep and info.status == "finished" and now - info.updated < 60:
+        if info.sweep and info.ended and now - info.updated < 60:
             ended[info.sweep] = ended.get(info.sweep, 0) + 1
     total = {name: sum(info.sweep == name for info in infos) for name in ended}
     entries += [
@@ -182,31 +187,26 @@ def _cell(table: Table, place: Place, shown: str) -> Any:
     spoken = f"{where}: no β_opt, β = 0 and β = 1 are not both there"
     colour = "transparent"
     if best is not None:
-        gains = [points(table.gain(place, best, other).mean) for other in (0.0, 1.0)]
+        gains = [table.gain(place, best, other).short() for other in (0.0, 1.0)]
         lines += [html.Span(f"Δ₀ {gains[0]}"), html.Span(f"Δ₁ {gains[1]}")]
         spoken = f"{where}: β_opt {best:g}, Δ₀ {gains[0]}, Δ₁ {gains[1]} percentage points"
         colour = blend(_SEQUENTIAL, best)
     dark = best is not None and best > 0.6
     if shown != "best":
-        away = table.behind_best(place, shown).mean
-        lines = [html.B(points(away, sign=True))]
-        spoken = f"{where}: β = {shown} minus the best fixed β: {points(away, sign=True)} percentage points"
+        behind = table.behind_best(place, shown)
+        lines = [html.B(behind.short(sign=True))]
+        spoken = f"{where}: β = {shown} minus the best fixed β: {behind.short(sign=True)} percentage points"
+        away = behind.mean
         away = 0.0 if math.isnan(away) else max(-1.0, min(1.0, 100 * away / AWAY))
         colour, dark = blend(_DIVERGING, (away + 1) / 2), abs(away) > 0.7
+    if ended := table.diverged([place]):
+        spoken += f"; no result, because seeds diverged at every rate: {'; '.join(ended)}"
     if not table.complete(place):
         spoken += "; some β of the paper are missing"
     known = colour != "transparent"
     look = {"backgroundColor": colour, "color": ("#fff" if dark else "#111") if known else "inherit"}
     marks = {"data-cell": f"{place[0]!r} {place[1]!r}", "aria-label": spoken}
     return html.Button(lines, style=look, title=spoken, tabIndex="-1", **marks)
-
-
-def points(value: float, *, sign: bool = False) -> str:
-    """Percentage points with one decimal, as Figure 2 has them."""
-    if math.isnan(value):
-        return "–"
-    rounded = round(100 * value, 1) + 0.0
-    return f"{rounded:+.1f}" if sign else f"{rounded:.1f}"
 
 
 def blend(stops: Sequence[tuple[int, int, int]], share: float) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from .. import configs
 from ..checks import fail
-from .options import Json, print_json, say, screen, with_settings
+from .options import Json, padding, print_json, say, screen, with_settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,7 +64,7 @@ def compare(
 
         def show(comparison: Comparison) -> None:
             if not (quiet or json):
-                live.update(table(comparison))
+                live.update(table(comparison, console.width))
 
         comparison = run_comparison(chosen, methods, (1 if quick else 3) if seeds is None else seeds, after=show)
     for note in dict.fromkeys(str(one.message) for one in caught):
@@ -75,7 +75,8 @@ def compare(
     if json:
         print_json(comparison.records())
         return
-    screen().print(table(comparison))
+    shown = screen()
+    shown.print(table(comparison, shown.width))
     say(f"table: {out / 'comparison.csv'}   pictures: {', '.join(str(path) for path in pictures)}")
 
 
@@ -95,7 +96,7 @@ def _method(text: str) -> Method:
     return Method(name, number_or_text(beta) if colon else None, memory or None)
 
 
-def table(comparison: Comparison) -> Table:
+def table(comparison: Comparison, width: int = 140) -> Table:
     """Mean ± standard error over seeds; accuracies are means over the last tenth of the rounds.
 
     A method of which a seed diverged says so in place of its accuracy, and has no other numbers.
@@ -119,15 +120,16 @@ def table(comparison: Comparison) -> Table:
         else f"participation {configs.text(chosen.participation)}"
     )
     title = f"{chosen.task_name}, {who}, swap {comparison.swap_text}, {chosen.total_rounds} rounds"
-    made = Table(title=title, caption=f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds")
-    made.add_column("method")
+    made = Table(title=title, padding=padding(width))
+    made.caption = f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds"
+    made.add_column("method", min_width=8)
     grouped = comparison.metric == "accuracy"
     headings = ["accuracy", "frequent clients", "rare clients"] if grouped else ["excess loss"]
     rows = comparison.rows()
     waits = any(number(row, "rounds lost", ".0f") != "–" for row in rows)
     more = ["β", "MB up", "MB down", "server MB", *(["rounds lost"] if waits else []), "seconds"]
     for heading in (*headings, *more):
-        made.add_column(heading, justify="right")
+        made.add_column(heading, justify="right", min_width=8 if heading == headings[0] else None)  # "diverged"
     for row in rows:
         numbers = [format(row[comparison.metric], ".1%" if grouped else ".3g")]
         numbers += [number(row, name, ".1%") for name in ("group 0", "group 1")] if grouped else []

@@ -52,6 +52,11 @@ def screen(*, err: bool = False) -> Console:
     return plain if plain.is_terminal else SafeConsole(stderr=err, width=140)
 
 
+def padding(width: int) -> tuple[int, int]:
+    """Return the space around the cells of a wide table: none where the terminal needs it for the numbers."""
+    return (0, 1) if width >= 110 else (0, 0)
+
+
 def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option per setting; what the user set arrives as the keyword `changes`."""
 

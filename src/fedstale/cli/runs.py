@@ -14,7 +14,7 @@ from .. import configs
 from ..checks import InvalidInput
 from .chart import chart, spark
 from .group import Commands
-from .options import Json, StorePath, print_json, say, screen
+from .options import Json, StorePath, padding, print_json, say, screen
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,10 +43,13 @@ def list_(
     if json:
         print_json([_plain(info) for info in found])
         return
-    table = Table()
+    console = screen()
+    table = Table(padding=padding(console.width))
     for heading in ("run", "task", "rule", "p_min", "swap", "seed", "status", "rounds", "accuracy"):
         right = heading in ("p_min", "swap", "seed", "accuracy")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "rule")
+        wraps = heading in ("rule", "status")
+        least = {"run": 20, "rule": 8, "status": 8}.get(heading)
+        table.add_column(heading, justify="right" if right else "left", no_wrap=not wraps, min_width=least)
     for info in found:
         config = info.config
         beta = f" β={configs.label(config['beta'])}" if config.get("beta") is not None else ""
@@ -63,7 +66,7 @@ def list_(
             f"{info.rounds_done}/{info.rounds_total or '?'}",
             "" if accuracy is None else f"{accuracy:.1%}",
         )
-    screen().print(table)
+    console.print(table)
 
 
 @app.command()
@@ -96,13 +99,13 @@ def show(
         console.print(Text(info.reason, "red"))
     given = {key: value for key, value in info.config.items() if value not in (None, {}, "")}
     console.print(Text("  ".join(f"{key} {value}" for key, value in given.items()), "dim"), highlight=False)
-    _draw(console, found)
+    _draw(console, found, "" if info.diverged_in is None else f", {info.reason}")
     last = "last: " if info.diverged_in is None else f"last before it {info.reason}: "
     console.print(Text(last + "  ".join(f"{key} {value:.5g}" for key, value in info.summary.items())))
 
 
-def _draw(console: Console, found: dict[str, Series]) -> None:
-    """One chart of what the run is judged by, and a line for each of some others."""
+def _draw(console: Console, found: dict[str, Series], ending: str) -> None:
+    """One chart of what the run is judged by, with how it ended, and a line for each of some others."""
     from rich.text import Text
 
     known = {
@@ -116,7 +119,7 @@ def _draw(console: Console, found: dict[str, Series]) -> None:
     if main is not None:
         form = "{:.1%}".format if main == "accuracy" else "{:.4g}".format
         drawn = chart(*known[main], width=width, ascii_only=plain, form=form)
-        console.print(Text(f"\n{main} over rounds\n{drawn}\n"), highlight=False, no_wrap=True)
+        console.print(Text(f"\n{main} over rounds{ending}\n{drawn}\n"), highlight=False, no_wrap=True)
     wanted = ("accuracy_group0", "accuracy_group1", "train_loss", "beta", "participants", "staleness_max")
     for name in wanted:
         if name in known:

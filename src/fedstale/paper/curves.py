@@ -61,8 +61,10 @@ def _draw(
         cells = [table.cells[place].get(beta) for place in places]
         mean = np.array([np.nan if cell is None else 100 * cell.mean for cell in cells])
         error = np.array([np.nan if cell is None else 100 * cell.error for cell in cells])
-        if not np.isfinite(mean).any():
+        if all(cell is None for cell in cells):
             continue
+        if any(cell is not None and cell.estimate.diverged for cell in cells):
+            name += ", where it did not diverge"
         # A little apart, so that error bars do not hide each other.
         at = np.array(x) * 1.02 ** (k - 1.5) if log else np.array(x) + 0.008 * (k - 1.5)
         axis.errorbar(
@@ -78,7 +80,7 @@ def _draw(
             label=name,
         )
         lines += [
-            [name, at, value / 100, spread / 100, *_rate(cell), swap, *shares[swap]]
+            [name, at, value / 100, spread / 100, _ended(cell), *_rate(cell), swap, *shares[swap]]
             for at, value, spread, cell, (_, swap) in zip(x, mean, error, cells, places, strict=True)
         ]
     if log:
@@ -93,10 +95,25 @@ def _draw(
     with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
         writer = CsvWriter(file)
         writer.writerow(
-            ["method", "x", "accuracy", "standard_error", "lr", "at_edge", "swap", "swap_train", "swap_test"]
+            [
+                "method",
+                "x",
+                "accuracy",
+                "standard_error",
+                "diverged_in",
+                "lr",
+                "at_edge",
+                "swap",
+                "swap_train",
+                "swap_test",
+            ]
         )
         writer.writerows(lines)
     return [*written, path]
+
+
+def _ended(cell: Cell | None) -> str:
+    return "" if cell is None else " ".join(map(str, cell.estimate.diverged))
 
 
 def _rate(cell: Cell | None) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis import Estimate
 from ..checks import Float
 from ..durable import replacing
 from ..figures import COLOURS, pyplot, save
@@ -81,10 +82,11 @@ def curves(store: Store, seeds: int) -> dict[str, tuple[Float, Float]]:
             info = found.get(identity(one.record()))
             if one.beta == beta and info is not None:
                 columns = store.run(info.id).metrics(["excess_loss"])
-                rounds = columns["round"] + 1.0
+                rounds = max(rounds, columns["round"] + 1.0, key=len)
                 losses.append(columns["excess_loss"])
-        if losses:
-            result[label] = rounds, np.array(losses)
+        if losses:  # NaN behind the round in which a run diverged: there is no mean from there on
+            whole = [np.pad(one, (0, len(rounds) - len(one)), constant_values=np.nan) for one in losses]
+            result[label] = rounds, np.array(whole)
     return result
 
 
@@ -143,8 +145,9 @@ def _contours(axis: Any, problem: Quadratic, *, faint: bool = False) -> None:
 
 def _losses(axis: Any, measured: dict[str, tuple[Float, Float]]) -> None:
     for label, (rounds, losses) in measured.items():
-        mean = losses.mean(axis=0)
-        error = losses.std(axis=0, ddof=1) / np.sqrt(len(losses)) if len(losses) > 1 else np.zeros_like(mean)
+        found = [Estimate.of(column) for column in losses.T]
+        mean, error = (np.array([getattr(one, part) for one in found]) for part in ("mean", "error"))
+        error = np.nan_to_num(error)
         axis.plot(rounds, mean, color=SHADES[label], linewidth=1.3, label=label)
         low = np.maximum(mean - error, mean / 10)
         axis.fill_between(rounds, low, mean + error, color=SHADES[label], alpha=0.15, linewidth=0)
@@ -157,8 +160,6 @@ def _write(table: Path, measured: dict[str, tuple[Float, Float]]) -> None:
         writer = CsvWriter(file)
         writer.writerow(["method", "round", "excess_loss", "standard_error", "runs"])
         for label, (rounds, losses) in measured.items():
-            error = (
-                losses.std(axis=0, ddof=1) / np.sqrt(len(losses)) if len(losses) > 1 else np.full(len(rounds), np.nan)
-            )
-            for t, mean, spread in zip(rounds, losses.mean(axis=0), error, strict=True):
-                writer.writerow([label, int(t), repr(float(mean)), repr(float(spread)), len(losses)])
+            for t, column in zip(rounds, losses.T, strict=True):
+                one = Estimate.of(column)
+                writer.writerow([label, int(t), repr(one.mean), repr(one.error), len(losses)])

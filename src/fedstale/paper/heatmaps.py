@@ -50,13 +50,14 @@ def _optimum(axis: Any, table: Table) -> None:
         for j, p in enumerate(table.p_min):
             beta = table.best((p, swap))
             if beta is None:
+                axis.text(j, i, "diverged" if table.diverged([(p, swap)]) else "", ha="center", va="center", fontsize=7)
                 continue
             colour = "white" if beta > 0.6 else "black"
             shown = f"{beta:g}{_mark(table, p, swap)}"
             axis.text(j, i + 0.24, shown, ha="center", va="center", color=colour, fontweight="bold", fontsize=10)
             gains = [table.gain((p, swap), beta, other) for other in (0.0, 1.0)]
             for shift, name, gain in ((-0.05, "Δ₀", gains[0]), (-0.30, "Δ₁", gains[1])):
-                text = f"{name} {_points(gain.mean)}"
+                text = f"{name} {gain.short()}"
                 axis.text(j, i + shift, text, ha="center", va="center", color=colour, fontsize=7)
     _frame(axis, table)
     axis.figure.colorbar(picture, ax=axis, label="β_opt", ticks=[0, 0.2, 0.5, 0.8, 1], pad=0.01)
@@ -69,6 +70,8 @@ def _companion(axis: Any, table: Table, beta: str) -> None:
         if np.isfinite(away[i, j]):
             colour = "white" if abs(away[i, j]) > 0.7 * AWAY else "black"
             axis.text(j, i, f"{away[i, j]:+.2f}", ha="center", va="center", fontsize=8, color=colour)
+        elif table.behind_best((table.p_min[j], table.swaps[i]), beta).diverged:
+            axis.text(j, i, "diverged", ha="center", va="center", fontsize=7)
     _frame(axis, table)
     axis.set_ylabel("σ̂²_g")
     axis.set_title(f'β = "{beta}" minus the best fixed β, percentage points')
@@ -89,7 +92,7 @@ def fig5(known: Table, estimated: Table, folder: Path, task: str, note: str = ""
             beta = table.best((p, FIG4_SWAP))
             if beta is None:
                 continue
-            gains = [_points(table.gain((p, FIG4_SWAP), beta, other).mean) for other in (0.0, 1.0)]
+            gains = [table.gain((p, FIG4_SWAP), beta, other).short() for other in (0.0, 1.0)]
             text = f"{beta:g}{_mark(table, p, FIG4_SWAP)}\nΔ₀ {gains[0]}\nΔ₁ {gains[1]}"
             axes[0].text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if beta > 0.6 else "black")
     axes[0].set_xticks(range(len(known.p_min)), [f"{ratio(p):.3g}" for p in known.p_min])
@@ -163,7 +166,3 @@ def _number(value: float | None) -> float:
 
 def _mark(table: Table, p_min: float, swap: float) -> str:
     return "*" if table.at_edge((p_min, swap)) else ""
-
-
-def _points(value: float) -> str:
-    return "–" if np.isnan(value) else f"{round(100 * value, 1) + 0.0:.1f}"

@@ -142,6 +142,10 @@ class Reproducer:
         self.made.at_edge += [edge for edge in edges if edge not in self.made.at_edge]
         if edges:
             said.append(f"best rate at the edge of its grid for {len(edges)} methods (marked *)")
+        ended = list(dict.fromkeys(text for part in parts for text in part.table.diverged()))
+        if ended:
+            more = f" and {len(ended) - 3} more, all in the CSV" if len(ended) > 3 else ""
+            said.append(f"no result, because seeds diverged at every rate: {'; '.join(ended[:3])}{more}")
         return "; ".join(said)
 
     def fig1(self) -> None:

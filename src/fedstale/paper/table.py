@@ -81,6 +81,15 @@ class Table:
         """The β at a place whose best learning rate stands at the edge of its grid."""
         return [beta for beta, cell in self.cells.get(place, {}).items() if cell.at_edge is not None]
 
+    def diverged(self, places: Iterable[Place] | None = None) -> list[str]:
+        """Say which β diverged at every rate, where and when; at all places, or at some."""
+        return [
+            f"β={beta} at p_min {place[0]:g}, swap {place[1]:g} {cell.estimate:.1%}"
+            for place in (self.cells if places is None else places)
+            for beta, cell in self.cells.get(place, {}).items()
+            if cell.estimate.diverged
+        ]
+
     def gain(self, place: Place, one: float | str, other: float | str) -> Estimate:
         """How much more accurate one β is than another: differences seed by seed, which share their draws."""
         cells = self.cells.get(place, {})

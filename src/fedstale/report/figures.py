@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis import Curve, Estimate
+from ..analysis import Curve
 from ..paper.grids import AUTOS
 from ..paper.table import Table, ratio
 from ..sweeps import Measured
@@ -121,7 +121,7 @@ def _optimum(whole: Table, where: str) -> Markup:
         if best is None:
             return tag("td", "–")
         gains = [whole.gain((p, swap), best, other) for other in (0.0, 1.0)]
-        shown = [tag("small", f"{name} ", _points(gain)) for name, gain in zip(("Δ₀", "Δ₁"), gains, strict=True)]
+        shown = [tag("small", f"{name} ", gain.short()) for name, gain in zip(("Δ₀", "Δ₁"), gains, strict=True)]
         return tag("td", tag("b", f"{best:g}"), shown, class_=f"heat h{round(10 * best)}")
 
     title = ["The β with the best test accuracy", f" ({where})" if where else "", ". ", tag("span", _GAINS)]
@@ -161,9 +161,3 @@ def _map(title: object, whole: Table, cell: object) -> Markup:
     ]
     made = tag("table", tag("caption", title), tag("thead", top), tag("tbody", body), class_="map")
     return tag("div", made, class_="scroll", tabindex="0", role="region", aria_label="heat map")
-
-
-def _points(gain: Estimate) -> str:
-    if gain.diverged:
-        return "diverged"
-    return "–" if np.isnan(gain.mean) else f"{round(100 * gain.mean, 1) + 0.0:.1f}"
