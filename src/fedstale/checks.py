@@ -55,7 +55,10 @@ def printable(text: str, length: int | None = None, keep: str = "") -> str:
 
 def fail(argument: str, value: object, allowed: str, kind: type[InvalidInput] = InvalidInput) -> InvalidInput:
     """Build the error for a wrong argument (raise what it returns)."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write an integer of more than some thousand digits
+        text = "a number of thousands of digits"
     if len(text) > 120:
         text = text[:117] + "..."
     return kind(f"{argument} = {text}: {allowed}")
@@ -81,6 +84,13 @@ def positive_int(argument: str, value: Any, minimum: int = 1) -> int:
     """An integer of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise fail(argument, value, f"must be an integer of at least {minimum}")
+    return int(value)
+
+
+def client_count(argument: str, value: Any, minimum: int = 1) -> int:
+    """A number of clients: an integer of at least `minimum`, and not more than memory is made for."""
+    if positive_int(argument, value, minimum) > MOST_CLIENTS:
+        raise fail(argument, value, f"must be at most {MOST_CLIENTS:,} clients")
     return int(value)
 
 

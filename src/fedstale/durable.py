@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 import time
 import zlib
@@ -95,9 +96,18 @@ def same_place(noted: dict[str, Any], folder: Path, file: Path) -> bool:
 # Replacing
 
 
+def regular(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """Open a file as `os.open` does; a pipe, on which that would wait for ever, or a device is refused."""
+    file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), mode)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is a pipe, a folder or a device, not a file", str(path))
+    return file
+
+
 def owner_only(path: str | Path, flags: int) -> int:
     """Open a file for `open`; a new one may be read by its owner only, because it holds what clients sent."""
-    return os.open(path, flags, 0o600)
+    return regular(path, flags, 0o600)
 
 
 @contextmanager
@@ -148,7 +158,7 @@ class Lock:
         for _ in range(_TRIES):
             with folder_errors(path.parent), suppress(FileNotFoundError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                self._file = regular(path, os.O_RDWR | os.O_CREAT, 0o666)
                 try:
                     claim(self._file, what, _NOTE_AT)
                     # Who had it may have removed the folder: the lock would be on a file that nobody else finds.
@@ -193,7 +203,7 @@ def _me() -> str:
 def held(path: Path) -> bool:
     """Whether some process holds the lock."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError:

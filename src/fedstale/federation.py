@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Float, client_ids, fail, number, positive_int, probabilities, vector
+from .checks import Float, client_count, client_ids, fail, number, positive_int, probabilities, vector
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +43,7 @@ class Federation:
     probabilities: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        n = positive_int("num_clients", self.num_clients)
+        n = client_count("num_clients", self.num_clients)
         positive_int("num_params", self.num_params)
         if self.sizes is not None:
             sizes = vector("sizes", self.sizes, n)

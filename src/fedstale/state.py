@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from .participation.estimator import EstimatorState
 _logger = getLogger("fedstale")
 _FILE = CHECKPOINT_FILE
 _FORMAT = 1
+_NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of taking anything for the content of a checkpoint."""
 
 
 @dataclass(eq=False)
@@ -174,7 +177,16 @@ class State:
     @classmethod
     def load(cls, folder: str | Path) -> State:
         """Read a checkpoint back; every array and every row is verified against its checksum."""
-        folder = Path(folder)
+        try:
+            return cls._load(Path(folder))
+        except (InvalidInput, OSError):
+            raise
+        except _NONSENSE as error:  # whole, and not what a state is made of: somebody else wrote it
+            what = f"{type(error).__name__}: {error}"
+            raise InvalidInput(f"checkpoint {folder} is damaged: it holds no state ({what})") from None
+
+    @classmethod
+    def _load(cls, folder: Path) -> State:
         tensors, about = read_tensors(folder / _FILE)
         if about.get("format") != _FORMAT:
             raise InvalidInput(f"checkpoint {folder} has format {about.get('format')!r}, this version reads {_FORMAT}")
@@ -232,6 +244,8 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
     if not path.is_file():
         raise InvalidInput(f"there is no checkpoint at {path.parent}")
+    if (size := path.stat().st_size) > _memory():  # the reader would abort, or the system end the process
+        raise InvalidInput(f"checkpoint {path} is damaged: it has {size:,} bytes, more than this machine's memory")
     try:
         with safe_open(str(path), framework="np") as file:
             metadata = file.metadata() or {}
@@ -240,11 +254,19 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         sound = metadata["checksum"] == str(checksum(about.encode())) and sums.keys() == tensors.keys()
         sound = sound and metadata["layout"] == _layout(tensors)
         facts: dict[str, Any] = json.loads(about)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, MemoryError, *_NONSENSE) as error:
         raise InvalidInput(f"checkpoint {path} is damaged: {error}") from None
     if not sound or any(checksum(array) != sums[name] for name, array in tensors.items()):
         raise InvalidInput(f"checkpoint {path} is damaged: a checksum does not match")
     return tensors, facts
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine, where the system tells."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
 
 
 def _layout(arrays: dict[str, NDArray[Any]]) -> str:

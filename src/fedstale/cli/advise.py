@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from ..checks import InvalidInput, fail
+from ..checks import InvalidInput, client_count, fail
 from .options import Json, print_json, screen
 
 if TYPE_CHECKING:
@@ -61,9 +61,10 @@ def _parse(text: str) -> list[float]:
     for part in text.split(","):
         count, times, value = part.strip().rpartition("x")
         try:
-            values += [float(value)] * (int(count) if times else 1)
+            many, one = int(count) if times else 1, float(value)
         except ValueError:
             raise fail("--p", text, 'must be numbers such as "1,1,0.1" or "12x1,12x0.1"') from None
+        values += [one] * (client_count("--p", len(values) + max(many, 0), 0) - len(values))
     return values
 
 

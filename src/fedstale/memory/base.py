@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, client_ids, fail, positive_int, vector
+from ..checks import Float, client_count, client_ids, fail, positive_int, vector
 from ..federation import Ints, as_rows
 from . import kernel
 from .precision import Precision
@@ -55,7 +55,7 @@ class StaleMemory(ABC):
     """Whether a checkpoint file holds all of it, without a row file beside."""
 
     def __init__(self, num_clients: int, num_params: int, precision: Precision, file: Path | None = None) -> None:
-        positive_int("num_clients", num_clients)
+        client_count("num_clients", num_clients)
         positive_int("num_params", num_params)
         self.num_params = num_params
         self.precision = precision

@@ -13,11 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, InvalidInput, client_ids, positive_int
+from ..checks import Float, InvalidInput, client_ids, fail, positive_int
 from ..federation import Ints
 from . import kernel
 from .base import Prepared, StaleMemory
 from .precision import Precision
+
+MOST_VECTORS = 100_000
+"""K of an approximation: far more than would be one."""
 
 
 class Compact(StaleMemory):
@@ -30,6 +33,8 @@ class Compact(StaleMemory):
     def __init__(self, num_clients: int, num_params: int, precision: Precision, size: int) -> None:
         super().__init__(num_clients, num_params, precision)
         self.size = positive_int("size of the memory", size)
+        if self.size > MOST_VECTORS:
+            raise fail("size of the memory", size, f"must be at most {MOST_VECTORS:,}: it is there to be small")
         self.version = 0
 
     @abstractmethod

@@ -240,7 +240,7 @@ def owner_of(path: Path, checkpoint: Path) -> Path | None:
 
 def _look(path: Path) -> dict[str, Any] | None:
     """Return the header of a file, None if it is empty; {} is no header of ours."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=owner_only) as file:
         header = file.read(_HEADER)
     if not header:
         return None

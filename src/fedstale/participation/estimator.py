@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, client_ids, fail, positive_int
+from ..checks import Float, client_count, client_ids, fail, positive_int
 from ..federation import Ints
 
 Columns = dict[str, NDArray[Any]]
@@ -53,7 +53,7 @@ class EstimatorState:
         for name in ("num_clients", "round"):
             if name not in arrays or arrays[name].shape != (1,):
                 raise fail("arrays", sorted(arrays), f"must hold {name!r} with one number")
-        num_clients = positive_int("num_clients", int(arrays["num_clients"][0]))
+        num_clients = client_count("num_clients", int(arrays["num_clients"][0]))
         columns = {name: column.copy() for name, column in arrays.items() if name not in ("num_clients", "round")}
         for name, column in columns.items():
             if column.shape != (num_clients,):
@@ -66,7 +66,7 @@ class Estimator(ABC):
 
     def init(self, num_clients: int) -> EstimatorState:
         """Return the state before round 0."""
-        n = positive_int("num_clients", num_clients)
+        n = client_count("num_clients", num_clients)
         return EstimatorState(n, 0, self._columns(0, n))
 
     def probabilities(self, state: EstimatorState, clients: ArrayLike) -> Float:
@@ -86,7 +86,7 @@ class Estimator(ABC):
 
     def grow(self, state: EstimatorState, num_clients: int) -> None:
         """Add clients, in place: they start fresh with the next round."""
-        if positive_int("num_clients", num_clients) < state.num_clients:
+        if client_count("num_clients", num_clients) < state.num_clients:
             raise fail("num_clients", num_clients, f"a state of {state.num_clients} clients does not shrink")
         self._check(state)
         fresh = self._columns(state.round, num_clients - state.num_clients)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, fail, fraction, positive_int, probability, vector
+from ..checks import Float, client_count, fail, fraction, positive_int, probability, vector
 from ..checks import probabilities as check_probabilities
 from ..federation import Ints
 from ..randomness import generator
@@ -103,7 +103,7 @@ def two_groups(num_clients: int, p_min: float, share: float = 0.5) -> tuple[Floa
     share
         Share of the clients in the second group; the paper has one half. Rounded to whole clients, halves up.
     """
-    n = positive_int("num_clients", num_clients)
+    n = client_count("num_clients", num_clients)
     rare = int(np.floor(fraction("share", share) * n + 0.5))
     group = np.zeros(n, dtype=np.int64)
     group[n - rare :] = 1
@@ -156,7 +156,7 @@ class Bernoulli(FixedMarginals):
     @classmethod
     def uniform(cls, num_clients: int, p: float) -> Bernoulli:
         """Return N clients with the same probability."""
-        return cls(np.full(positive_int("num_clients", num_clients), probability("p", p)))
+        return cls(np.full(client_count("num_clients", num_clients), probability("p", p)))
 
     @classmethod
     def two_groups(cls, num_clients: int, p_min: float, share: float = 0.5) -> Bernoulli:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import Float, choose, fail, positive_int, unknown
+from ..checks import Float, choose, client_count, fail, unknown
 from ..federation import Ints
 from .estimator import Estimator
 from .estimators import BetaFrequency, Capped, FedAU, Forgetting, Known
@@ -84,7 +84,7 @@ def _marginals(
     if np.ndim(p) == 0:  # type: ignore[arg-type]
         if num_clients is None:
             raise fail("num_clients", None, "must be given with a single p")
-        return np.full(positive_int("num_clients", num_clients), p), None
+        return np.full(client_count("num_clients", num_clients), p), None
     values: Float = np.asarray(p)
     if num_clients is not None and values.size != num_clients:
         raise fail("num_clients", num_clients, f"p has {values.size} numbers, one per client")

@@ -24,13 +24,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import Float, InvalidInput, fail, positive_int
+from ..checks import MOST_CLIENTS, Float, InvalidInput, client_count, fail, positive_int
 from ..federation import Ints
 from .processes import Process, frozen
 
-LARGEST_INFERRED_CLIENT = 100_000_000
 LARGEST_ROUND = 2**62
-SIZES = re.compile(r"#\s*num_rounds=(\d+)\s+num_clients=(\d+)\s*$")
+SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
 
 
 class Participants(Protocol):
@@ -67,7 +66,9 @@ class Trace(Process):
     repeat: bool = False
 
     def __post_init__(self) -> None:
-        n, length = positive_int("num_clients", self.num_clients), positive_int("num_rounds", self.num_rounds)
+        n, length = client_count("num_clients", self.num_clients), positive_int("num_rounds", self.num_rounds)
+        if length > LARGEST_ROUND:
+            raise fail("num_rounds", length, f"must be at most {LARGEST_ROUND:,}")
         rounds = _indices("rounds", self.rounds, length)
         clients = _indices("clients", self.clients, n)
         if rounds.size != clients.size:
@@ -100,7 +101,7 @@ class Trace(Process):
             Whether to start over after the end.
         """
         if num_clients is not None:
-            positive_int("num_clients", num_clients)
+            client_count("num_clients", num_clients)
         if num_rounds is not None:
             positive_int("num_rounds", num_rounds)
         try:
@@ -110,6 +111,8 @@ class Trace(Process):
             raise fail("path", str(path), f"cannot be read as a trace ({reason})") from error
         for line in lines:
             if match := SIZES.match(line.strip()):
+                if max(map(len, match.groups())) > 20 or int(match[1]) > LARGEST_ROUND or int(match[2]) > MOST_CLIENTS:
+                    raise fail(str(path), line.strip(), f"at most {LARGEST_ROUND:,} rounds, {MOST_CLIENTS:,} clients")
                 num_rounds = int(match[1]) if num_rounds is None else num_rounds
                 num_clients = int(match[2]) if num_clients is None else num_clients
                 break
@@ -201,7 +204,7 @@ def _parse(
     rounds: list[int] = []
     clients: list[int] = []
     top_round = LARGEST_ROUND if num_rounds is None else num_rounds
-    top_client = LARGEST_INFERRED_CLIENT if num_clients is None else num_clients
+    top_client = MOST_CLIENTS if num_clients is None else num_clients
     header_allowed = True
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()

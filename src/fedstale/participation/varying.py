@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import Float, fail, positive_int, probability, vector
+from ..checks import Float, client_count, fail, positive_int, probability, vector
 from ..federation import Ints
 from .processes import Process, below, frozen
 
@@ -74,7 +74,7 @@ class Cyclic(Process):
         outside: ArrayLike = 0.0,
     ) -> Cyclic:
         """Return N clients whose windows are spread evenly over the period, as over time zones."""
-        n, length = positive_int("num_clients", num_clients), positive_int("period", period)
+        n, length = client_count("num_clients", num_clients), positive_int("period", period)
         return cls(np.arange(n, dtype=np.int64) * length // n, length, open_fraction, inside, outside)
 
     @property
@@ -196,7 +196,7 @@ class TimeVarying(Process):
         """Return the process of a table (`Breakpoints`); values of shape (B,) go to each of `num_clients`."""
         rows = _table("values", values)
         if rows.ndim == 1 and num_clients is not None:
-            rows = np.repeat(rows[:, None], positive_int("num_clients", num_clients), axis=1)
+            rows = np.repeat(rows[:, None], client_count("num_clients", num_clients), axis=1)
         schedule = Breakpoints(rounds, rows, kind)
         if num_clients is not None and rows.shape[1] != num_clients:
             raise fail("num_clients", num_clients, f"the table has {rows.shape[1]} columns, one per client")

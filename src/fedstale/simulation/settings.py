@@ -14,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .. import beta as betas
 from .. import configs, rules
 from .. import participation as who
-from ..checks import InvalidInput, fail, unknown
+from ..checks import MOST_CLIENTS, MOST_ROUNDS, InvalidInput, fail, unknown
 
 ABSURD = 1_000_000
 """More rounds than this must be asked for by number, not by 10/p_min."""
+MOST_STEPS = 1_000_000
+"""More local steps, epochs or samples of a batch than anybody means."""
 
 
 class Settings(BaseModel):
@@ -28,7 +30,7 @@ class Settings(BaseModel):
     task: str | dict[str, Any] = Field(
         "digits-mlp", description="what is learned: see `fedstale data list` for the data sets"
     )
-    num_clients: int = Field(24, ge=1, description="N")
+    num_clients: int = Field(24, ge=1, le=MOST_CLIENTS, description="N")
     share: float | None = Field(None, gt=0, le=1, description="part of the data that is used; default: the task's")
     partition: str = Field("iid", description="iid, dirichlet or pathological")
     partition_options: dict[str, Any] = Field(default_factory=dict, description="such as alpha, classes_per_client")
@@ -59,12 +61,14 @@ class Settings(BaseModel):
     selection_options: dict[str, Any] = Field(default_factory=dict, description="such as m")
     probabilities: str | dict[str, Any] = Field("known", description="known, fedau, fedau-nocutoff, beta or forgetting")
 
-    rounds: int | None = Field(None, ge=1, description="T; default 10/p_min, ten participations of the rarest client")
-    seed: int = Field(0, ge=0, description="decides participation, batches, partition and first model")
+    rounds: int | None = Field(
+        None, ge=1, lt=MOST_ROUNDS, description="T; default 10/p_min, ten participations of the rarest client"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="decides participation, batches, partition and first model")
     lr: float | None = Field(None, gt=0, description="η_c; default: the task's")
-    local_steps: int | None = Field(None, ge=1, description="K; default: the task's")
-    epochs: int | None = Field(None, ge=1, description="local epochs instead of local steps")
-    batch_size: int | None = Field(None, ge=1, description="default: the task's")
+    local_steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="K; default: the task's")
+    epochs: int | None = Field(None, ge=1, le=MOST_STEPS, description="local epochs instead of local steps")
+    batch_size: int | None = Field(None, ge=1, le=MOST_STEPS, description="default: the task's")
     replacement: bool | None = Field(None, description="draw batches with replacement; default: the engine's")
     momentum: float = Field(0.0, ge=0, lt=1, description="of local SGD")
     weight_decay: float = Field(0.0, ge=0, description="of local SGD; the authors' code uses 5e-4")
@@ -73,9 +77,13 @@ class Settings(BaseModel):
     engine: str = Field("auto", description="loop, vmap, auto (by the model) or fastest (timed)")
     precision: str = Field("float32", description="float32 or bfloat16 for local training")
     device: str = Field("cpu", description="cpu or cuda")
-    threads: int | None = Field(None, ge=1, description="clients that train side by side on the CPU; changes no bits")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="clients that train side by side on the CPU; changes no bits"
+    )
 
-    evaluate_every: int | None = Field(None, ge=1, description="rounds between evaluations; default: 50 in a run")
+    evaluate_every: int | None = Field(
+        None, ge=1, lt=MOST_ROUNDS, description="rounds between evaluations; default: 50 in a run"
+    )
     train_loss: bool = Field(False, description="record the mean training loss of every round, too")
     per_client: bool = Field(False, description="record every client's accuracy, too")
     memory_error: bool = Field(
@@ -234,7 +242,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        raise InvalidInput(f"{path} cannot be read as TOML: it is nested too deeply") from None
+    except (OSError, ValueError) as error:  # a number of too many digits is a plain ValueError
         raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
 
 

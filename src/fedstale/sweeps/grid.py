@@ -15,6 +15,7 @@ cases = [{ rule = "fedavg" }, { rule = "fedstale", beta = "auto" }]   # settings
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..simulation.settings import Settings, read_toml, settings
 
 CASES = "cases"
 TASK_GRID = "grid"
+MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Grid:
         if twice:
             raise fail(twice[0], self.axes[twice[0]], "stands in [settings] and in [grid]: give it once")
         names, lists = list(self.axes), [self._values(name) for name in self.axes]
+        if (count := math.prod(map(len, lists))) > MOST_RUNS:
+            raise fail("grid", f"{count:,} combinations", f"a sweep has at most {MOST_RUNS:,} runs")
         made: dict[str, Settings] = {}
         for values in itertools.product(*lists):
             given: dict[str, Any] = dict(self.settings)

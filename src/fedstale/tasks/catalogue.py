@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 from torch.nn import functional
 
-from ..checks import choose, fail, fraction, number, positive_int
+from ..checks import choose, client_count, fail, fraction, number
 from . import data, models
 from .partition import Ints, check_options, split
 from .swap import group_array, share_swapped, swap_labels
@@ -128,7 +128,7 @@ def make(
     full = ALIASES.get(name, name)
     recipe = choose("task", full, {**TASKS, **{alias: TASKS[target] for alias, target in ALIASES.items()}})
     # Everything is checked before anything is fetched.
-    n = positive_int("num_clients", num_clients)
+    n = client_count("num_clients", num_clients)
     second = group_array(groups, n)
     fraction("swap", swap)
     pair = _pair(recipe.swap_pair if swap_pair is None else swap_pair)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import choose, fail, number, positive_int
+from ..checks import choose, client_count, fail, number, positive_int
 from ..randomness import generator
 
 Ints = NDArray[np.int64]
@@ -51,7 +51,7 @@ def split(
         Keeps the draws of several splits (train, test) of one seed apart.
     """
     classes = _labels(labels)
-    positive_int("num_clients", num_clients)
+    client_count("num_clients", num_clients)
     if not isinstance(how, str):
         return given(how, len(classes), num_clients)
     number("share", share, 0.0, 1.0, open_low=True)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, client_ids, fail, number, positive_int, vector
+from ..checks import Float, client_count, client_ids, fail, number, positive_int, vector
 from ..randomness import generator
+
+MOST_NUMBERS = 1 << 27
+"""In the matrices of all clients: a gigabyte."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +94,10 @@ class Quadratic:
             Standard deviation of the coordinates of the c_i: how different the clients are (0: not at all in
             their optima).
         """
-        positive_int("num_clients", num_clients)
+        client_count("num_clients", num_clients)
         positive_int("dimension", dimension)
+        if num_clients * dimension**2 > MOST_NUMBERS:
+            raise fail("num_clients", num_clients, f"so many quadratics of dimension {dimension} take gigabytes")
         number("condition", condition, 1.0)
         number("spread", spread, 0.0)
         rng = generator(seed, "quadratic")

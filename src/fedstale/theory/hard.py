@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import Float, fail, number, positive_int, vector
+from ..checks import Float, client_count, fail, number, positive_int, vector
 from .lower import Ints
 
 Combine = Callable[[int, Ints, Float], Float]
@@ -50,7 +50,7 @@ class HardInstance:
 
     def __post_init__(self) -> None:
         positive_int("t", self.t)
-        positive_int("num_clients", self.num_clients, 2)
+        client_count("num_clients", self.num_clients, 2)
         number("L", self.L, 0.0, open_low=True)
 
     @property
