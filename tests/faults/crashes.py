@@ -1,7 +1,7 @@
 """kill -9 or Ctrl-C, a hundred times, everywhere: after each, the same command goes on and ends with the same bits.
 
     python -m tests.faults.crashes --kills 100 --out table.md
-    python -m tests.faults.crashes --kills 200 --signal INT
+    python -m tests.faults.crashes --kills 200 --signal INT --once
 
 Two ways to choose the moment: a place of the program (`places`) at a random crossing, before, during or after the call;
 or a random delay ("anywhere"). A kill counts when the system says that signal 9 ended the process, an interrupt when
@@ -156,9 +156,13 @@ def campaign(
     *,
     seed: int = 0,
     number: int = signal.SIGKILL,
+    once: bool = False,
     report: Callable[[Cell], None] = lambda cell: None,
 ) -> list[Cell]:
-    """Go round the cells until `kills` have landed, each time in another order."""
+    """Go round the cells until `kills` have landed, each time in another order.
+
+    On the k-th way round each victim is hit k times before it may finish, or only `once`.
+    """
     table = cells(VICTIMS.values(), number)
     order = random.Random(seed)
     with Nursery() as nursery:
@@ -168,7 +172,8 @@ def campaign(
             turn += 1
             for cell in order.sample(table, len(table)):
                 before = cell.kills
-                crashes.hit(cell, min(kills - landed, 1 if "workers" in cell.victim.kind else turn))
+                often = 1 if once or "workers" in cell.victim.kind else turn
+                crashes.hit(cell, min(kills - landed, often))
                 landed += cell.kills - before
                 report(cell)
                 if landed >= kills:
@@ -197,13 +202,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--signal", choices=("KILL", "INT"), default="KILL")
+    parser.add_argument("--once", action="store_true", help="hit each victim once, not oftener on every way round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the table here as Markdown")
     chosen = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedstale-crashes-") as folder:
         number = signal.Signals[f"SIG{chosen.signal}"]
-        table = campaign(chosen.kills, Path(folder), seed=chosen.seed, number=number, report=_tell)
+        how = {"seed": chosen.seed, "number": number, "once": chosen.once}
+        table = campaign(chosen.kills, Path(folder), **how, report=_tell)
     text = markdown(table)
     print(f"\n{text}\n{time.monotonic() - began:.0f} s, seed {chosen.seed}")
     if chosen.out is not None:
