@@ -154,7 +154,7 @@ def test_durations_come_from_a_clock_that_cannot_go_backwards() -> None:
     assert [path.name for path in measuring if "time.time()" in path.read_text(encoding="utf-8")] == []
 
 
-def test_a_store_behind_its_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_store_behind_its_checkpoint_is_refused_unless_told_to(tmp_path: Path) -> None:
     """An older copy of the store beside a newer checkpoint would lose rounds without a word."""
     import shutil
 
@@ -181,6 +181,28 @@ def test_a_store_behind_its_checkpoint_is_refused(tmp_path: Path) -> None:
         store.resume(run.id).release()
     command = ["resume", run.id, "--quiet", "--store", str(tmp_path / "s")]
     with pytest.raises(
-        fs.InvalidInput, match=r"made after round 8, the store has 4 rounds: one of them is an older copy"
+        fs.InvalidInput,
+        match=r"made after round 8, the store has 4 rounds: one of them is an older copy.* --from-checkpoint",
     ):
         app(command, standalone_mode=False)
+    with pytest.warns(UserWarning, match="rounds 5 to 8 have no metrics"):
+        app([*command, "--from-checkpoint"], standalone_mode=False)
+    truth = fs.simulate("quadratic", num_clients=2, rounds=12)
+    with Store.open(tmp_path / "s") as store:
+        kept = store.run(run.id)
+        assert (kept.info().status, kept.info().rounds_done) == ("finished", 12)
+        found = kept.metrics()
+        assert found["round"].tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
+        assert np.array_equal(found["excess_loss"], truth.metrics["excess_loss"][found["round"]], equal_nan=True)
+        assert np.array_equal(np.asarray(fs.State.load(kept.checkpoint).model), truth.model)
+
+
+def test_going_on_from_a_checkpoint_needs_one(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        run = store.start({"task": "quadratic", "num_clients": 2, "rounds": 3})
+        run.record(0, {"a": 1.0})
+        run.finish("interrupted")
+    with pytest.raises(fs.InvalidInput, match="has no checkpoint"):
+        fs.resume(run.id, store=tmp_path, from_checkpoint=True)
+    with Store.open(tmp_path) as store:
+        assert store.run(run.id).info().rounds_done == 1

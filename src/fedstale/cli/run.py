@@ -70,6 +70,9 @@ def resume(
     which: Annotated[str | None, typer.Argument()] = None,
     store: StorePath = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
+    from_checkpoint: Annotated[
+        bool, typer.Option("--from-checkpoint", help="Go on although the store has lost the rounds before it.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json: Json = False,
 ) -> None:
@@ -92,7 +95,8 @@ def resume(
             else:
                 say(f"run {info.id} {_how(info)}: fedstale runs show {info.id}")
             return
-        _go(opened, settings(**info.config), which=info.id, every=checkpoint_every, quiet=quiet or json)
+        options: Any = {"every": checkpoint_every, "quiet": quiet or json, "from_checkpoint": from_checkpoint}
+        _go(opened, settings(**info.config), which=info.id, **options)
         _tell(opened.run(info.id), as_json=json)
 
 
@@ -114,6 +118,7 @@ def _go(
     every: int,
     quiet: bool,
     name: str | None = None,
+    from_checkpoint: bool = False,
     trackers: dict[str, str | None] | None = None,
 ) -> Run:
     """Begin a run, or go on with one, and run it to the end."""
@@ -132,7 +137,7 @@ def _go(
     if which is None:
         kept, simulation = begin(store, chosen, name=name, **options)
     else:
-        kept, simulation = go_on(store, which, **options)
+        kept, simulation = go_on(store, which, from_checkpoint=from_checkpoint, **options)
     if not quiet:
         verb = "started" if which is None else f"resumed at round {simulation.state.round}"
         what = f"{chosen.task_name}, {chosen.label}, {chosen.total_rounds} rounds, seed {chosen.seed}"

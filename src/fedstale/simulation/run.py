@@ -187,6 +187,7 @@ def resume(
     probabilities: Estimator | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint_every: int = 10,
+    from_checkpoint: bool = False,
 ) -> Result:
     """Go on with a stored run where its last checkpoint left it, and return the whole run.
 
@@ -203,22 +204,24 @@ def resume(
         What happens beside the mathematics.
     checkpoint_every
         Rounds between checkpoints.
+    from_checkpoint
+        Go on although the store is an older copy that lacks the last rounds before the checkpoint; a warning says which
+        rounds have no metrics then.
     """
     from ..store import Store
 
+    given: dict[str, Any] = {
+        "task": task,
+        "rule": rule,
+        "participation": participation,
+        "probabilities": probabilities,
+        "callbacks": callbacks,
+        "checkpoint_every": checkpoint_every,
+        "from_checkpoint": from_checkpoint,
+    }
     if not isinstance(store, Store):
         with Store.open(None if store is None else Path(store), create=False) as opened:
-            given = {"task": task, "rule": rule, "participation": participation, "probabilities": probabilities}
-            return resume(run, store=opened, callbacks=callbacks, checkpoint_every=checkpoint_every, **given)  # type: ignore[arg-type]
+            return resume(run, store=opened, **given)
     with postponed("round"):
-        kept, simulation = go_on(
-            store,
-            run,
-            task=task,
-            rule=rule,
-            participation=participation,
-            probabilities=probabilities,
-            callbacks=callbacks,
-            checkpoint_every=checkpoint_every,
-        )
+        kept, simulation = go_on(store, run, **given)
         return result(simulation, simulation.run(), kept.info().name or kept.id, Stored(store.folder, kept.id))

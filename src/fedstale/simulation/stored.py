@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,7 @@ def prepare(
     chosen: Settings,
     *,
     resumed: bool = False,
+    from_checkpoint: bool = False,
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
@@ -96,6 +98,8 @@ def prepare(
         The run's settings.
     resumed
         Whether it was begun before.
+    from_checkpoint
+        Whether to go on although the store has lost the last rounds before the checkpoint.
     checkpoint_every
         Rounds between checkpoints.
     callbacks
@@ -107,6 +111,8 @@ def prepare(
     """
     continues = resumed and (kept.checkpoint / "state.safetensors").exists()
     try:
+        if from_checkpoint and not continues:
+            raise InvalidInput(f"run {kept.id} has no checkpoint in {kept.checkpoint} to go on from")
         mine = [StoreRun(kept, checkpoint_every), *callbacks]
         if not continues:
             _clear(kept.folder / "memory")
@@ -121,8 +127,12 @@ def prepare(
                 keep=False,
                 **objects,
             )
-        kept.truncate(simulation.state.round - 1)
-        _agree(kept, simulation.state.round)
+        try:
+            kept.truncate(simulation.state.round - 1)
+            _agree(kept, simulation.state.round, from_checkpoint)
+        except BaseException:
+            simulation.state.close()
+            raise
     except BaseException:
         kept.release()
         if not resumed:
@@ -147,14 +157,23 @@ def go_on(store: Store, which: str, **options: Any) -> tuple[Run, Simulation]:
     return kept, prepare(store, kept, chosen, resumed=True, **options)
 
 
-def _agree(kept: Run, round: int) -> None:
-    """Refuse a store that is behind the checkpoint: metrics are written first, so it is not the one of this run."""
+def _agree(kept: Run, round: int, from_checkpoint: bool) -> None:
+    """Refuse a store that is behind the checkpoint, unless told to: metrics are written first, so it is older."""
     found = kept.info().rounds_done
-    if found != round:
+    if found == round:
+        return
+    if not from_checkpoint:
         raise InvalidInput(
             f"run {kept.id}: its checkpoint {kept.checkpoint} was made after round {round}, the store has {found} "
-            "rounds: one of them is an older copy; restore the other, or delete the checkpoint to begin again"
+            "rounds: one of them is an older copy; restore the other, or go on without the metrics that the store has "
+            f"lost: fedstale resume {kept.id} --from-checkpoint"
         )
+    lost = f"round {round} has" if found + 1 == round else f"rounds {found + 1} to {round} have"
+    warnings.warn(f"run {kept.id}: {lost} no metrics, the store has lost them", LostRounds, stacklevel=2)
+
+
+class LostRounds(UserWarning):
+    """Rounds that a run has had, and whose metrics are gone."""
 
 
 def _clear(folder: Path) -> None:
