@@ -113,7 +113,7 @@ def test_a_full_disk_leaves_the_old_table(tmp_path: Path, monkeypatch: pytest.Mo
     run = simulate(Quadratic.random(3, 2), "fedavg", rounds=3, num_clients=3)
     (tmp_path / "run.csv").write_text("old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr("csv.writer", full)
