@@ -93,6 +93,23 @@ def same_place(noted: dict[str, Any], folder: Path, file: Path) -> bool:
     return any(key in noted and noted[key] == found[key] for key in found)
 
 
+# Identity: an open file that has lost its name takes what is written, and nobody finds it again
+
+
+def identity(file: Path | int) -> tuple[int, int]:
+    """Return what tells a file from every other: device and inode."""
+    about = os.stat(file)
+    return about.st_dev, about.st_ino
+
+
+def fate(path: Path, known: tuple[int, int]) -> str | None:
+    """What became of the file of this name and identity: "deleted", "replaced by another file", or nothing."""
+    try:
+        return None if identity(path) == known else "replaced by another file"
+    except (FileNotFoundError, NotADirectoryError):
+        return "deleted"
+
+
 # Replacing
 
 

@@ -84,6 +84,9 @@ class State:
     _token: str = field(default_factory=lambda: uuid.uuid4().hex[:8], repr=False)
 
     def __post_init__(self) -> None:
+        rows = parse(self.where)[0]
+        if rows is not None:  # wherever the process may go
+            self.where = moved(self.where, rows.absolute())
         self.clients.setdefault("last_seen", np.full(self.federation.num_clients, -1, dtype=np.int64))
 
     def remember(self, name: str = "stale", *, exact: bool = False) -> StaleMemory:
@@ -130,7 +133,7 @@ class State:
         Only rows that changed since the last save to the same folder are written. A crash at any moment leaves
         the previous checkpoint whole.
         """
-        folder = Path(folder)
+        folder = Path(folder).absolute()
         with folder_errors(folder):
             self._save(folder)
 

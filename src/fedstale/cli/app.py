@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import sys
 import warnings
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -54,6 +56,8 @@ def fedstale(
 
 def main() -> None:
     """Run a command; a wrong input is one line on standard error and exit code 2, never a traceback."""
+    with suppress(AttributeError, RuntimeError, OSError):  # a standard error that is no file
+        faulthandler.enable()  # a row file that is cut between two looks ends the process by SIGBUS: not without a word
     warnings.showwarning = _note  # type: ignore[assignment]  # it wants the text only
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that has no β shows a question mark
@@ -61,7 +65,7 @@ def main() -> None:
     try:
         app()
     except (InvalidInput, DataUnavailable) as error:
-        _complain(str(error))
+        _complain("; ".join([str(error), *getattr(error, "__notes__", ())]))
     except ModuleNotFoundError as error:
         extra = {"torch": "sim", "sklearn": "sim", "matplotlib": "sim", "platformdirs": "sim", "flwr": "flower"}
         extra |= {"dash": "board", "plotly": "board"}

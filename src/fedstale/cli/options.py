@@ -22,6 +22,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 StorePath = Annotated[
     Path | None, typer.Option("--store", help="Folder of the store; default FEDSTALE_STORE or ./fedstale-runs.")
 ]
+Patience = Annotated[
+    float | None,
+    typer.Option("--patience", help="Seconds to wait for a store that is locked; default FEDSTALE_PATIENCE or 600."),
+]
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, StorePath, number_or_text, print_json, say, screen
+from .options import Json, Patience, StorePath, number_or_text, print_json, say, screen
 from .sweep import Quiet, Ray, Widen, Workers, bar, executor, numbers_of, tell_failures
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def reproduce(
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for pictures and tables.")] = Path("fedstale-paper"),
     store: StorePath = None,
+    patience: Patience = None,
     p_min: Annotated[str, typer.Option(help="Only these p_min, comma-separated.")] = "",
     swap: Annotated[str, typer.Option(help="Only these label swaps.")] = "",
     beta: Annotated[str, typer.Option(help="Only these β: numbers, auto, auto-per-client.")] = "",
@@ -63,7 +64,7 @@ def reproduce(
     changed = dict(_pair(text) for text in change or [])
     chosen = extent(task, quick=quick, seeds=seeds, changed=changed, **axes)
     began = time.monotonic()
-    with Store.open(store) as opened, bar(what, quiet=quiet or json) as report:
+    with Store.open(store, patience=patience) as opened, bar(what, quiet=quiet or json) as report:
 
         def show(name: str, progress: Progress) -> None:
             report(progress)

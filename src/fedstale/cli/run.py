@@ -10,7 +10,7 @@ import typer
 from ..checks import InvalidInput
 from ..interrupts import postponed
 from ..simulation.settings import Settings, from_toml, settings, to_toml
-from .options import Json, StorePath, config, print_json, say, with_settings
+from .options import Json, Patience, StorePath, config, print_json, say, with_settings
 
 if TYPE_CHECKING:
     from ..store import Run, RunInfo, Store
@@ -23,6 +23,7 @@ def run(
         bool, typer.Option("--resume", help="Go on with the run of these settings, if one was begun.")
     ] = False,
     store: StorePath = None,
+    patience: Patience = None,
     name: Annotated[str | None, typer.Option(help="What the run is called.")] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
     save_config: Annotated[Path | None, typer.Option(help="Write the settings to this TOML file and stop.")] = None,
@@ -49,7 +50,7 @@ def run(
         return
     from ..store import Store
 
-    with Store.open(store) as opened, postponed("round"):
+    with Store.open(store, patience=patience) as opened, postponed("round"):
         begun = _begun(opened, chosen) if resume else None
         if begun is not None and begun.info().ended:
             if json:
@@ -69,6 +70,7 @@ def run(
 def resume(
     which: Annotated[str | None, typer.Argument()] = None,
     store: StorePath = None,
+    patience: Patience = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
     from_checkpoint: Annotated[
         bool, typer.Option("--from-checkpoint", help="Go on although the store has lost the rounds before it.")
@@ -82,7 +84,7 @@ def resume(
     """
     from ..store import Store
 
-    with Store.open(store, create=False) as opened, postponed("round"):
+    with Store.open(store, create=False, patience=patience) as opened, postponed("round"):
         if which is None:
             waiting = opened.runs(status="interrupted") + opened.runs(status="failed")
             if not waiting:

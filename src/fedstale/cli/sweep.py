@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checks import fail
-from .options import Json, StorePath, print_json, say, screen
+from .options import Json, Patience, StorePath, print_json, say, screen
 
 if TYPE_CHECKING:
     from ..simulation.settings import Settings
@@ -38,6 +38,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 def sweep(
     file: Annotated[Path, typer.Argument()],
     store: StorePath = None,
+    patience: Patience = None,
     workers: Workers = None,
     ray: Ray = None,
     out: Annotated[Path | None, typer.Option(help="Write the results to this CSV file.")] = None,
@@ -61,7 +62,7 @@ def sweep(
     runs = grid.runs()
     if tune and any(one.lr is None for one in runs):
         raise fail("--tune", "on", 'needs learning rates to choose from: lr = "grid" or a list of rates in [grid]')
-    with Store.open(store) as opened:
+    with Store.open(store, patience=patience) as opened:
         if dry_run:
             left = sweeps.missing(opened, runs)
             batches = sweeps.plan(left)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import InvalidInput
-from ..durable import NOTE, claim, owner_only, place, same_place, sign
+from ..durable import NOTE, FileTrouble, claim, fate, identity, owner_only, place, same_place, sign
 from .precision import Precision
 
 _MAGIC = b"fedstale rows 1\n"
@@ -40,6 +40,9 @@ class RowStore(Protocol):
     def row(self, slot: int) -> NDArray[Any]:
         """Return the slot's storage, shape (d,), writable."""
 
+    def check(self) -> None:
+        """Refuse to go on when the slots are no longer there; asked before a round touches them."""
+
     def flush(self) -> None:
         """Make everything written so far survive a crash of the machine."""
 
@@ -62,6 +65,9 @@ class RamRows:
             self._blocks.append(np.empty(self._shape, dtype=self._dtype))
         result: NDArray[Any] = self._blocks[block][place]
         return result
+
+    def check(self) -> None:
+        """RAM is always there."""
 
     def flush(self) -> None:
         """RAM survives nothing."""
@@ -87,7 +93,7 @@ class FileRows:
     """
 
     def __init__(self, path: Path, num_params: int, precision: Precision, run: str, mode: Mode) -> None:
-        self.path = path
+        self.path = path = path.absolute()
         self._row_bytes = num_params * precision.itemsize
         self._first = max(1, _FILE_BLOCK // self._row_bytes)
         self._num_params = num_params
@@ -95,6 +101,7 @@ class FileRows:
         self._blocks: dict[int, np.memmap[Any, Any]] = {}
         self._arrays: dict[int, NDArray[Any]] = {}  # the same memory: slicing a memmap costs several times as much
         self._reserved = 0
+        self._mapped = 0  # bytes of the file that mappings may touch
         self._owner: dict[str, Any] = {}
         self._whole = False
         self._about: dict[str, Any] = {"num_params": num_params, "precision": precision.name, "run": run}
@@ -113,6 +120,7 @@ class FileRows:
         except OSError as error:
             raise InvalidInput(f"memory file {path} cannot be opened: {error.strerror}") from error
         try:
+            self._identity = identity(self._file.fileno())
             if mode != "read" and sys.platform != "win32":
                 claim(self._file.fileno(), f"memory file {path}", _HEADER)
             if mode == "create":
@@ -171,6 +179,7 @@ class FileRows:
                 if self._map == "r":
                     raise InvalidInput(f"memory file {self.path} is cut short")
                 os.ftruncate(self._file.fileno(), end)
+            self._mapped = max(self._mapped, end)
             shape = (count, self._num_params)
             self._blocks[block] = np.memmap(self._file, self._dtype, self._map, offset, shape)
             self._arrays[block] = self._blocks[block].view(np.ndarray)
@@ -189,6 +198,18 @@ class FileRows:
                 what = f"memory file {self.path} cannot grow: {error.strerror}"
                 raise InvalidInput(f"{what}; nothing was changed: free some space and resume") from error
         self._reserved = slots
+
+    def check(self) -> None:
+        """Refuse to go on with a file that is no longer ours, before anything touches its mapping.
+
+        A mapping of a file that was cut ends the process (SIGBUS); one of a file without a name is read by nobody.
+        """
+        what = fate(self.path, self._identity)
+        if what is None and self._mapped > os.fstat(self._file.fileno()).st_size:
+            what = "cut short"
+        if what is not None:
+            mend = "put it back, or restore it together with its checkpoint, and resume"
+            raise FileTrouble(f"memory file {self.path} was {what} while it was in use: {mend}")
 
     def holds(self, slot: int) -> bool:
         """Whether the file is long enough to hold the slot: a truncated file does not."""

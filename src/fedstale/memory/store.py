@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import Float, InvalidInput, client_ids
-from ..durable import checksum
+from ..durable import FileTrouble, checksum
 from ..federation import Ints
 from . import kernel
 from .base import Prepared, StaleMemory
@@ -79,6 +79,7 @@ class Memory(StaleMemory):
     def rows(self, clients: ArrayLike) -> Float:
         """Return copies of the clients' rows as float64, shape (n, d); zeros for a client never seen."""
         ids = client_ids("clients", clients, self.num_clients)
+        self._rows.check()
         result = np.zeros((len(ids), self.num_params))
         for k, client in enumerate(ids):
             if self.slots[client] >= 0:
@@ -87,6 +88,7 @@ class Memory(StaleMemory):
 
     def swap(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> Swap:
         """Mix the round's rows in one pass and write the new ones beside the old; see `StaleMemory.swap`."""
+        self._rows.check()
         slots = [int(slot) for slot in self.slots[clients]]
         target = self._targets(fresh)
         sums = kernel.exchange(
@@ -110,6 +112,7 @@ class Memory(StaleMemory):
         self._lent = {}
         if not self.precision.keeps(dtype) or self.precision.dtype != dtype:
             return None
+        self._rows.check()
         slots = self._spare(count)
         rows = [self._rows.row(slot) for slot in slots]
         self._lent = {row.ctypes.data: slot for row, slot in zip(rows, slots, strict=True)}
@@ -158,6 +161,7 @@ class Memory(StaleMemory):
 
     def exact_total(self) -> Float:
         """Σ a_i h_i recomputed from the rows, exact to one rounding; O(N·d)."""
+        self._rows.check()
         rows = ((float(self.masses[i]), self._rows.row(int(self.slots[i]))) for i in self.seen)
         return kernel.exact_sum(rows, self.precision, self.num_params)
 
@@ -176,6 +180,14 @@ class Memory(StaleMemory):
         if self._mirror is not None:
             self._mirror.close()
 
+    def there(self) -> bool:
+        """Whether the rows on disk are still those of this memory."""
+        try:
+            self._rows.check()
+        except FileTrouble:
+            return False
+        return True
+
     # Saving: the table and the running sum go into the caller's checkpoint file, the rows into a row file.
 
     def table(self, mirror: Path) -> dict[str, NDArray[Any]]:
@@ -185,6 +197,7 @@ class Memory(StaleMemory):
         """
         if self.file is None:
             return self._table_of_mirror(mirror)
+        self._rows.check()
         for client in self._unsaved:
             self._checksums[client] = checksum(self._rows.row(int(self.slots[client])))
         if isinstance(self._rows, FileRows):
@@ -201,9 +214,11 @@ class Memory(StaleMemory):
         }
 
     def _table_of_mirror(self, path: Path) -> dict[str, NDArray[Any]]:
-        if self._mirror is None or self._mirror.file != path:
+        if self._mirror is None or self._mirror.file != path or not self._mirror.there():
             if self._mirror is not None:
                 self._mirror.close()
+                if self._mirror.file == path:  # all of it is here: it is made anew
+                    path.unlink(missing_ok=True)
             self._mirror = Memory(self.num_clients, self.num_params, self.precision, path, self.run)
             self._unsaved = {int(client) for client in self.seen}
         if self._mirror.num_clients < self.num_clients:

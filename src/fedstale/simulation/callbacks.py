@@ -33,13 +33,14 @@ class StoreRun(Callback):
     run: Run
     every: int = 10
     _recorded: int = field(default=-1, init=False, repr=False)  # the round that the store and this process agree on
+    _saved: int = field(default=0, init=False, repr=False)  # rounds that the last checkpoint has
 
     def __post_init__(self) -> None:
         positive_int("checkpoint_every", self.every)
 
     def on_start(self, simulation: Simulation) -> None:
         """Note where the run stands."""
-        self._recorded = simulation.state.round
+        self._recorded = self._saved = simulation.state.round
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         """Record, and save when it is time."""
@@ -55,6 +56,12 @@ class StoreRun(Callback):
         """Commit the metrics, then write the checkpoint."""
         self.run.flush()
         simulation.state.save(self.run.checkpoint)
+        self._saved = simulation.state.round
+
+    def standing(self) -> str:
+        """Which checkpoint there is."""
+        where = f"has a checkpoint after round {self._saved}" if self._saved else "has no checkpoint yet"
+        return f"run {self.run.id} {where}: fedstale resume {self.run.id} --store {self.run.store}"
 
     def on_end(self, simulation: Simulation, reason: str) -> None:
         """Save where the run stands and say how it ended; an interrupted run can be resumed."""

@@ -7,7 +7,8 @@ storing, stopping) is a callback.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field, replace
 from logging import getLogger
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, fail, positive_int
+from ..durable import FileTrouble
 from ..federation import Federation, Ints, Round
 from ..interrupts import postponed
 from ..participation import Estimator, Participation
@@ -66,6 +68,10 @@ class Callback:
 
     def on_end(self, simulation: Simulation, reason: str) -> None:
         """After the last round: "finished", "stopped", "diverged", "interrupted" or "failed"."""
+
+    def standing(self) -> str:
+        """From where the run can be gone on with: told when a file's trouble ends it."""
+        return ""
 
 
 @dataclass
@@ -273,7 +279,7 @@ class Simulation:
         """
         last = self.rounds if until is None else min(until, self.rounds)
         reason = "finished"
-        with postponed("round") as interrupt:
+        with postponed("round") as interrupt, self._explaining():
             self._tell(lambda callback: callback.on_start(self))
             try:
                 while self.state.round < last and not self.stop and not interrupt.asked:
@@ -293,6 +299,15 @@ class Simulation:
         if reason == "interrupted":
             raise KeyboardInterrupt
         return reason
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except FileTrouble as error:
+            for told in filter(None, (callback.standing() for callback in self.callbacks)):
+                error.add_note(told)
+            raise
 
     def _tell(self, hook: Callable[[Callback], None]) -> None:
         for callback in self.callbacks:

@@ -10,20 +10,27 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
+from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .._version import __version__
+from ..durable import fate, identity
 from .errors import StoreError, damaged, database_errors
 from .info import checksum
 
+T = TypeVar("T")
+_logger = getLogger("fedstale")
 _APPLICATION = 0x66737431  # marks the file as ours
 _FORMAT = 4
-PATIENCE = 30.0
-"""Seconds to wait for another writer."""
+PATIENCE = 600.0
+"""Seconds to wait for another writer: losing a run is worse than waiting."""
+READING = 30.0
+"""Seconds that who only looks waits."""
+_SLICE = 1.0  # seconds that SQLite waits by itself
 _LOOKED_THROUGH = 1 << 27
 """Bytes up to which a file is looked through when it is opened: about seven seconds a gigabyte."""
 _VALUE = 1 << 28
@@ -93,6 +100,8 @@ class Database:
         self.mutex = threading.RLock()
         self._process = os.getpid()
         self._frozen = False
+        self._waited_long = False
+        self._gone: StoreError | None = None
         self._connection: sqlite3.Connection | None = None
         if (read_only or not create) and not file.exists():
             raise StoreError(f"there is no store at {file.parent}: give another folder, or run something first")
@@ -104,6 +113,7 @@ class Database:
         try:
             with database_errors(file):
                 self._connection = self._connect("ro" if read_only else "rwc" if create else "rw")
+                self._identity = identity(file)
                 self._check_schema()
                 if file.stat().st_size <= _LOOKED_THROUGH:
                     self.look_through()
@@ -127,7 +137,7 @@ class Database:
             if self._frozen:  # it may have changed behind the back of a connection that takes it for constant
                 self.close()
                 self._connection = self._connect("ro")
-            return self.typed(self._live().execute(query, values), kinds)
+            return self._patiently(lambda: self.typed(self._live().execute(query, values), kinds))
 
     def typed(self, rows: Iterable[tuple[Any, ...]], kinds: str) -> list[tuple[Any, ...]]:
         """Return the rows of an answer, or say that a value is not of its kind (see `read`)."""
@@ -146,7 +156,8 @@ class Database:
             raise StoreError(f"store {self.file} was opened for reading only")
         with self.mutex, database_errors(self.file):
             connection = self._live()
-            connection.execute("BEGIN IMMEDIATE")
+            self._still_there()
+            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -154,6 +165,48 @@ class Database:
                 with suppress(sqlite3.Error):  # on a full disk SQLite has rolled back by itself
                     connection.execute("ROLLBACK")
                 raise
+            self._still_there()
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """Do what another process may keep from being done by a lock: wait, say so, and give up in the end.
+
+        Who has waited in vain does not wait again until something worked: a run that ends has several things to write.
+        """
+        began, told = time.monotonic(), False
+        while True:
+            try:
+                result = attempt()
+                break
+            except sqlite3.OperationalError as error:
+                waited = time.monotonic() - began
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                if waited >= self._patience or self._waited_long:
+                    self._waited_long = True
+                    raise
+                if waited >= _SLICE and not told:
+                    text = "store %s is locked by another process; waiting up to %g s"
+                    _logger.warning(text, self.file, self._patience)
+                    told = True
+                time.sleep(0.01)  # changing the mode of a new file does not wait by itself
+        self._waited_long = False
+        if told:
+            _logger.warning("store %s is free again after %.0f s", self.file, time.monotonic() - began)
+        return result
+
+    def _still_there(self) -> None:
+        """Refuse to write into a file that has lost its name, and save what it held."""
+        what = None if self._gone else fate(self.file, self._identity)
+        if what is not None:
+            copy = self.file.with_name(f"{self.file.name}.saved-{os.getpid()}")
+            held = f"what it held is in {copy}: mv {copy} {self.file}, and resume"
+            try:
+                self._live().execute("VACUUM INTO ?", (str(copy),))
+            except sqlite3.Error:
+                held = "what it held is lost with it"
+            self._gone = StoreError(f"store {self.file} was {what} while this process was writing it; {held}")
+        if self._gone:
+            raise self._gone
 
     def look_through(self) -> None:
         """Compare every page and every index with the others: a run that a damaged page hides would not be missed."""
@@ -166,7 +219,7 @@ class Database:
         """Give the space of deleted rows back to the disk."""
         with self.mutex, database_errors(self.file):
             # It frees a page per step, and only a script is stepped to its end.
-            self._live().executescript("PRAGMA incremental_vacuum")
+            self._patiently(lambda: self._live().executescript("PRAGMA incremental_vacuum"))
 
     def close(self) -> None:
         """Let go of the file."""
@@ -185,7 +238,7 @@ class Database:
         connection = self._link(f"mode={mode}")
         self._frozen = False
         try:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            self._patiently(lambda: connection.execute("SELECT count(*) FROM sqlite_master").fetchone())
             if mode != "ro":
                 self._settle(connection)
         except sqlite3.OperationalError as error:
@@ -204,25 +257,18 @@ class Database:
 
     def _link(self, options: str) -> sqlite3.Connection:
         uri = f"{self.file.absolute().as_uri()}?{options}"
-        link = sqlite3.connect(uri, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        link = sqlite3.connect(
+            uri, uri=True, timeout=min(self._patience, _SLICE), isolation_level=None, check_same_thread=False
+        )
         link.execute("PRAGMA trusted_schema = OFF")  # what a file brings along runs no function of ours
         link.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE)
         link.create_function("checksum_of", -1, checksum, deterministic=True)
         return link
 
     def _settle(self, connection: sqlite3.Connection) -> None:
-        deadline = time.monotonic() + self._patience
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA synchronous = FULL")
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL").fetchall()
-                return
-            except sqlite3.OperationalError as error:
-                # Changing the mode of a new file does not wait for another process that is doing the same.
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
+        self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
 
     def _check_schema(self) -> None:
         """Make the tables of a new file; refuse a file whose tables are not exactly those."""

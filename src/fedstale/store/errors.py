@@ -19,7 +19,7 @@ _REASONS = {
     sqlite3.SQLITE_READONLY: "it is read-only: choose a folder that can be written",
     sqlite3.SQLITE_PERM: "it may not be accessed: check the permissions of the folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that the folder exists and can be read and written",
-    sqlite3.SQLITE_BUSY: "another process kept it locked too long: try again",
+    sqlite3.SQLITE_BUSY: "another process kept it locked too long: allow more time (--patience, FEDSTALE_PATIENCE)",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a copy of it (the checkpoints beside it are not affected)",
     sqlite3.SQLITE_NOTADB: "the file is damaged or no store: restore a copy of it, or choose another folder",
     sqlite3.SQLITE_IOERR: "the disk does not read or write it: check free space and health of the disk",

@@ -51,6 +51,11 @@ class Run:
             self._recorder = Recorder(info.rounds_done - 1, info.summary)
 
     @property
+    def store(self) -> Path:
+        """The folder of its store."""
+        return self._store.folder
+
+    @property
     def checkpoint(self) -> Path:
         """The folder for `State.save`; call `flush` before, so that the metrics are never behind it."""
         return self.folder / "checkpoint"

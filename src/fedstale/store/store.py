@@ -17,7 +17,7 @@ from ..checks import UnknownName, choose, fail, positive_int, unknown
 from ..durable import Lock, folder_errors
 from . import export, unfinished
 from .config import Config, comparable, digest, settings, to_json
-from .database import PATIENCE, Database
+from .database import PATIENCE, READING, Database
 from .errors import StoreError
 from .info import COLUMNS, KINDS, STATUSES, RunInfo, lock_file, read_info, run_folder
 from .run import SEAL, Run
@@ -27,6 +27,9 @@ DEFAULT_FOLDER = "fedstale-runs"
 
 ENVIRONMENT = "FEDSTALE_STORE"
 """The variable that names another folder."""
+
+PATIENCE_ENVIRONMENT = "FEDSTALE_PATIENCE"
+"""The variable that says how many seconds to wait for a store that another process has locked."""
 
 _ALPHABET = "23456789bcdfghjkmnpqrstvwxyz"  # no look-alikes, no words
 _SUFFIX = 4
@@ -50,7 +53,7 @@ class Store:
         *,
         create: bool = True,
         read_only: bool = False,
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> Store:
         """Open the store in a folder.
 
@@ -63,7 +66,8 @@ class Store:
         read_only
             Whether to only look; needs no right to write.
         patience
-            Seconds to wait for a process that has the file locked.
+            Seconds to wait for a process that has the file locked; without it what FEDSTALE_PATIENCE says, or ten
+            minutes, half a minute with `read_only`.
         """
         folder = Path(path or os.environ.get(ENVIRONMENT) or DEFAULT_FOLDER).absolute()
         if folder.exists() and not folder.is_dir():
@@ -71,7 +75,8 @@ class Store:
         if create and not read_only:
             with folder_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        store = cls(folder, Database(folder / "store.sqlite", create=create, read_only=read_only, patience=patience))
+        seconds = _patience(patience, READING if read_only else PATIENCE)
+        store = cls(folder, Database(folder / "store.sqlite", create=create, read_only=read_only, patience=seconds))
         if not read_only:
             try:
                 unfinished.clean(folder, store._knows)
@@ -337,3 +342,15 @@ class Store:
 def _label(argument: str, value: str | None) -> None:
     if value is not None and (not isinstance(value, str) or not value.strip() or not value.isprintable()):
         raise fail(argument, value, "must be a line of printable text")
+
+
+def _patience(given: float | None, default: float) -> float:
+    name, value = ("patience", given) if given is not None else (PATIENCE_ENVIRONMENT, None)
+    if value is None and (text := os.environ.get(PATIENCE_ENVIRONMENT)):
+        try:
+            value = float(text)
+        except ValueError:
+            raise fail(name, text, "must be a number of seconds") from None
+    if value is not None and not value >= 0:
+        raise fail(name, value, "must be a number of seconds")
+    return default if value is None else value
