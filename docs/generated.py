@@ -32,6 +32,7 @@ PACKAGES = {
     "fedstale.simulation": "the round loop, settings, comparisons",
     "fedstale.store": "runs and their metrics in one SQLite file",
     "fedstale.sweeps": "many runs",
+    "fedstale.analysis": "the tail of a run, means and curves over seeds",
     "fedstale.paper": "the figures and claims of the paper",
     "fedstale.flower": "strategies for Flower",
 }

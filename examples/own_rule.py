@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedstale as fs
+from fedstale.analysis import Estimate
 from fedstale.checks import number
 from fedstale.federation import CheckedRound
 from fedstale.rules.base import refuse_non_finite
@@ -77,11 +78,11 @@ def main() -> None:
     for rule in RULES:
         # The same participants and batches for every rule: they depend on the seed alone.
         runs = [fs.simulate("digits", rule, p_min=0.1, swap=0.6, rounds=ROUNDS, seed=seed) for seed in range(SEEDS)]
-        cells = []
-        for metric in ("accuracy", "accuracy_group1"):
-            values = np.array([run.tail(metric) for run in runs])
-            error = values.std(ddof=1) / np.sqrt(SEEDS) if SEEDS > 1 else 0.0
-            cells.append(f"{values.mean():.1%} ± {error:.1%}")
+        ended = [run.diverged_in for run in runs]
+        cells = [
+            f"{Estimate.of([run.tail(metric) for run in runs], ended):.1%}"
+            for metric in ("accuracy", "accuracy_group1")
+        ]
         print(f"{runs[0].label:<20}{cells[0]:>17}{cells[1]:>17}")
 
 

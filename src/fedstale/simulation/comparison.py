@@ -92,7 +92,10 @@ class Comparison:
     @property
     def metric(self) -> str:
         """What methods are compared by: the test accuracy, or the excess loss of a quadratic."""
-        return "excess_loss" if self.settings.task == "quadratic" else "accuracy"
+        known = {name for runs in self.results.values() for run in runs.values() for name in run.metrics}
+        if not known & {"accuracy", "excess_loss"}:  # nothing was evaluated before it diverged
+            return "excess_loss" if self.settings.task == "quadratic" else "accuracy"
+        return "accuracy" if "accuracy" in known else "excess_loss"
 
     def diverged(self, method: Method) -> dict[int, int]:
         """The rounds, counted from 1, in which seeds of a method diverged, by seed."""
