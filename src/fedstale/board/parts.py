@@ -61,8 +61,9 @@ def _row(info: RunInfo) -> Any:
         className="tick", role="checkbox", **{"data-run": info.id, "aria-label": f"Show {name}, {info.id}"}
     )
     cells = [html.Td(number(info.config.get(key)), className="num") for key in ("p_min", "swap", "lr", "seed")]
-    how = info.status if info.diverged_in is None else info.reason
-    mark = html.Span(how, className=f"status {info.status}", title=info.message)
+    mark = [html.Span(info.status, className=f"status {info.status}", title=info.reason)]
+    if info.diverged_in is not None:
+        mark.append(html.Span(f"in round {info.diverged_in:,}", className="below"))
     return html.Tr(
         [
             html.Td(box),
@@ -97,9 +98,10 @@ def _entry(place: int, curve: Curve) -> Any:
             line,
             html.Span(curve.label, className="name", title=curve.label),
             html.Span(seeds, className="muted"),
-            html.Span(last, className="num", title="mean of the last values"),
+            html.Span(last, className="num", title="no result" if ended else "mean of the last values"),
             html.Button("×", className="drop", **{"data-drop": ids, "aria-label": f"Take away {curve.label}"}),
-        ]
+        ],
+        className="ended" if ended else "",
     )
 
 
