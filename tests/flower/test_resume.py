@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 import fedstale as fs
 from fedstale.flower import FedStale, FedVARP, RuleStrategy, UnbiasedFedAvg
 from fedstale.participation import Forgetting
+from fedstale.rules import Guarded, ServerAdam
 from fedstale.store import Store, StoreError
 
 from .grid import MemoryGrid, Model, Node, first_model, flat, record, trainers
@@ -47,6 +48,7 @@ def drive(strategy: RuleStrategy, nodes: dict[int, Node], rounds: range, first_n
         UnbiasedFedAvg,
         lambda **o: FedStale(beta="auto-per-client", weights="sample", **o),
         lambda **o: FedStale(beta="theory", probabilities="forgetting", **o),
+        lambda **o: RuleStrategy(ServerAdam(Guarded(fs.FedStale(beta={0: 0, 10: 1}), clip_norm=2.0)), **o),
     ],
 )
 def test_resumed_equals_uninterrupted(make: Any, memory: str, tmp_path: Path) -> None:

@@ -306,3 +306,18 @@ def test_seeds_that_diverged_are_counted_not_left_out(tmp_path: Path) -> None:
     assert "diverged in round 17, 10 of 20 rounds" not in one.text
     assert "diverged in round 17" in one.text
     assert "before it diverged in round 17" in one.text
+
+
+def test_runs_with_nested_configs_are_shown_and_unwritten_ones_kept_apart(tmp_path: Path) -> None:
+    import fedstale as fs
+    from fedstale.participation import Markov
+
+    who = Markov([1.0, 0.5, 0.3], 0.5)
+    with opened(tmp_path) as store:
+        for rule in (fs.FedStale(beta={0: 0, 10: 1}), fs.FedStale(beta=lambda t: 0.5), fs.FedStale(beta=lambda t: 0.1)):
+            fs.simulate("quadratic", rule, who, rounds=20, store=store)
+        html = page(store).text
+    assert "FedStale β={0: 0, 10: 1}" in html
+    assert "Markov(p=[1, 0.5, 0.3], correlation=0.5)" in html
+    assert "is not written down" in html
+    assert "3 runs" in html

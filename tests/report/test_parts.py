@@ -14,15 +14,20 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from fedstale import FedAU, FedStale
+from fedstale.beta import Auto
 from fedstale.cli.app import app
+from fedstale.participation import Markov
 from fedstale.report.charts import Line, line_chart, raster
 from fedstale.report.markup import Markup, plain, tag, text
 from fedstale.report.recipe import command, grid
 from fedstale.report.scale import Scale, labels, span, ticks
 from fedstale.report.study import label
+from fedstale.rules import ServerAdam
 from fedstale.simulation import Settings, from_toml, settings
 from fedstale.sweeps import Grid
 from fedstale.sweeps.grid import from_file
+from fedstale.tasks import Quadratic
 
 from .reading import read
 
@@ -99,6 +104,8 @@ RUNS: list[dict[str, Any]] = [
         "replacement": False,
     },
     {"selection": "uniform", "selection_options": {"m": 3}, "memory": "ram:bfloat16", "schedule": "constant"},
+    {"beta": {0: 0.0, 10: 1.0}, "participation": Markov([1.0, 0.5], 0.5), "probabilities": FedAU(9)},
+    {"task": Quadratic.random(2, 2, 1), "rule": ServerAdam(FedStale(beta=Auto(forget=0.9)), server_lr=1.0)},
 ]
 
 
@@ -118,6 +125,7 @@ GRIDS: list[Grid] = [
     Grid('c "d"', {"rounds": 5}, {"participation_options": [{"correlation": 0.1}, {}], "per_client": [True, False]}),
     Grid("e", {}, {"rounds": [5], "cases": [{"lr": 0.1}, {}], "beta": [0.0, 1.0]}),
     Grid("f", {"beta": 0.5}, {}),
+    Grid("g", {"participation": Markov([1.0, 0.5], 0.5)}, {"beta": [0.5, {0: 0.0, 10: 1.0}, Auto(forget=0.9)]}),
 ]
 
 
@@ -135,9 +143,22 @@ def test_a_part_of_a_grid_says_so() -> None:
     assert grid("a", runs[:3]).startswith("# 3 of the 4 combinations are in this report\n")
 
 
+def test_what_was_not_written_is_not_made_up() -> None:
+    own = settings(rule=FedStale(beta=lambda t: 0.5))
+    for recipe in (command(own), grid("a", [own])):
+        assert all(line.startswith("#") for line in recipe.splitlines())
+        assert "<lambda> is not written down" in recipe
+        assert "fedstale.resume(run, rule=…)" in recipe
+    both = grid("a", [own, settings(beta=0.5)])
+    assert "is not written down" in both
+    assert "beta = 0.5" in both
+
+
 @pytest.mark.parametrize(
     ("one", "name"),
     [
+        (settings(beta=Auto(forget=0.9)), "FedStale β=Auto(forget=0.9)"),
+        (settings(beta={0: 0, 10: 1}), "FedStale β={0: 0, 10: 1}"),
         (settings(rule="fedavg"), "FedAvg"),
         (settings(beta=0.5, server_lr=0.5), "FedStale β=0.5, η_s 0.5"),
         (settings(rule="fedprox", rule_options={"mu": 0.1}), "FedProx, mu 0.1"),

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedstale import rules
+from fedstale.beta import Auto
+from fedstale.checks import InvalidInput
+from fedstale.participation import FedAU, Markov
 from fedstale.simulation import Settings, build, settings
-from fedstale.sweeps import plan, work
+from fedstale.store import Store
+from fedstale.sweeps import plan, sweep, work
 from fedstale.sweeps.batches import perceptron
 from fedstale.sweeps.dense import Dense
+from fedstale.sweeps.lockstep import UNDERSTOOD, eligible
 from fedstale.tasks import models
 
 METHODS: list[tuple[str, float | str | None]] = [
@@ -117,3 +124,50 @@ def test_data_do_not_depend_on_p_min() -> None:
 
     groups = [make_participation(settings(p_min=p)).participation_groups().tolist() for p in (1.0, 0.5, 0.002)]
     assert groups[0] == groups[1] == groups[2]
+
+
+def test_a_setting_that_is_not_understood_goes_to_the_ordinary_loop() -> None:
+    class Later(Settings):
+        """A later version, with one more setting."""
+
+        news: str = "none"
+
+    assert Settings.model_fields.keys() >= UNDERSTOOD
+    assert eligible(Later.model_validate({}))
+    assert not eligible(Later.model_validate({"news": "something"}))
+    changed: dict[str, object] = {
+        "rule_options": {"a": 1},
+        "memory": "ram:bfloat16",
+        "bad_updates": "leave-out",
+        "device": "cuda",
+    }
+    changed |= {"precision": "bfloat16", "epochs": 2, "clip_norm": 2, "max_weight": 2, "momentum": 0.5}
+    for name in Settings.model_fields.keys() - UNDERSTOOD:
+        assert not eligible(settings(**{name: changed.get(name, True)})), name
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"beta": {0: 0, 10: 1}},
+        {"beta": Auto(forget=0.9)},
+        {"participation": Markov([1.0, 0.5], 0.5)},
+        {"probabilities": FedAU(9)},
+        {"rule": rules.Guarded(rules.FedStale(), clip_norm=1.0)},
+        {"rule": rules.ServerAdam(server_lr=1.0)},
+    ],
+    ids=repr,
+)
+def test_what_a_name_does_not_say_goes_to_the_ordinary_loop(given: dict[str, object]) -> None:
+    assert not eligible(settings(**given))
+    (batch,) = plan([settings(**given)])
+    assert not batch.lockstep
+
+
+def test_objects_that_names_say_run_in_lock_step() -> None:
+    assert eligible(settings(rule=rules.FedStale(beta=0.5), probabilities=FedAU()))
+
+
+def test_a_sweep_refuses_what_cannot_be_written(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store, pytest.raises(InvalidInput, match=r"rule = .*<lambda>.*cannot be written"):
+        sweep([settings(rule=rules.FedStale(beta=lambda t: 0.5))], store, name="own")

@@ -3,6 +3,7 @@
 from .objects import (
     CLASSES,
     Config,
+    agree,
     check_same,
     from_config,
     label,
@@ -28,6 +29,7 @@ from .short import (
 __all__ = [
     "CLASSES",
     "Config",
+    "agree",
     "canonical",
     "check_same",
     "from_config",

@@ -119,7 +119,7 @@ def not_whole(argument: str, config: Config) -> InvalidInput:
 
 def check_same(argument: str, recorded: Config, given: Any) -> None:
     """Refuse an object that contradicts its record; what was not written is compared by its name and known values."""
-    if not _agree(recorded, to_config(given)):
+    if not agree(recorded, to_config(given)):
         raise fail(argument, given, f"the run was made with {text(recorded)}")
 
 
@@ -184,16 +184,17 @@ def _named(value: Any) -> dict[str, Config]:
     return named
 
 
-def _agree(one: Config, other: Config) -> bool:
+def agree(one: Config, other: Config) -> bool:
+    """Whether two configs are of the same object, as far as they say: what was not written by its name and values."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if NOT_WRITTEN in one and NOT_WRITTEN in other:
             names = [str(named[NOT_WRITTEN]) for named in (one, other)]
             if any(name.startswith("__main__.") for name in names):  # the script that is now imported, or the reverse
                 names = [name.rpartition(".")[2] for name in names]
-            return names[0] == names[1] and _agree(one.get("values"), other.get("values"))
-        return one.keys() == other.keys() and all(_agree(one[key], other[key]) for key in one)
+            return names[0] == names[1] and agree(one.get("values"), other.get("values"))
+        return one.keys() == other.keys() and all(agree(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_agree, one, other))
+        return len(one) == len(other) and all(map(agree, one, other))
     return bool(one == other)
 
 
@@ -205,7 +206,7 @@ def _made(config: Config, argument: str, depth: int) -> Any:
             raise not_whole(argument, config)
         if CLASS in config:
             return _object(config, argument, depth)
-        if config and all(isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 19 for key in config):
+        if config and all(re.fullmatch(r"[0-9]{1,18}", str(key)) for key in config):
             return {int(key): _made(value, argument, depth + 1) for key, value in config.items()}
         raise fail(argument, dict(config), f'must have a "{CLASS}" such as "Auto", or rounds as keys')
     if isinstance(config, (list, tuple)):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ..checks import InvalidInput, fail
-from ..rules import Rule, ServerOptimizer, make
+from .. import configs
+from ..checks import fail
+from ..rules import Guarded, Rule
 
 _FIXED = ("probabilities", "weights", "memory", "identity", "beside", "num_clients")
 """Options that the saved state depends on: a resumed run cannot change them."""
@@ -26,13 +26,10 @@ class Saved:
     @classmethod
     def of(cls, rule: Rule, options: Mapping[str, Any], store_run: str | None) -> Saved:
         """Describe a strategy."""
-        values = _values(rule)
         plain = {name: _plain(value) for name, value in options.items() if name != "checkpoint"}
-        simple = {name: value for name, value in values.items() if _simple(value)}
-        whole = len(simple) == len(values) and _remade(rule, values) == rule
         return cls(
             {
-                "rule": {"name": rule.name, "values": simple, "whole": whole, "text": repr(rule)},
+                "rule": configs.to_config(rule),
                 "options": {name: value for name, value in plain.items() if value is not _ABSENT},
                 "absent": sorted(name for name, value in plain.items() if value is _ABSENT),
                 "store_run": store_run,
@@ -46,15 +43,15 @@ class Saved:
         return run
 
     def rule(self, given: Rule | None) -> Rule:
-        """Return the rule: the one given, or the one that was saved."""
+        """Return the rule: the one given, which must be the one that was saved as far as that says, or that one."""
         saved = self.facts["rule"]
         if given is not None:
-            if given.name != saved["name"]:
-                raise fail("rule", given, f"the checkpoint is of {saved['text']}")
+            self._check(given)
             return given
-        if not saved["whole"]:
-            raise fail("rule", None, f"{saved['text']} could not be saved whole: give resume(path, rule=…)")
-        return make(saved["name"], **saved["values"])
+        if not configs.whole(saved):
+            raise fail("rule", None, f"{configs.text(saved)} could not be saved whole: give resume(path, rule=…)")
+        rule: Rule = configs.from_config(saved, "rule")
+        return rule
 
     def options(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the saved options with the changes."""
@@ -67,32 +64,16 @@ class Saved:
                 raise fail(name, changes[name], f"the checkpoint was written with {saved[name]!r}")
         return {**saved, **changes}
 
-    def check(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on with a rule of other hyper-parameters, as far as they were saved."""
-        if facts["rule"]["values"] != self.facts["rule"]["values"]:
-            raise fail("rule", facts["rule"]["text"], f"the checkpoint is of {self.facts['rule']['text']}")
+    def _check(self, given: Rule) -> None:
+        """Refuse to go on with a rule of other hyper-parameters, as far as they were saved; bounds are options here."""
+        bare = given.rule if isinstance(given, Guarded) else given
+        if not configs.agree(self.facts["rule"], configs.to_config(bare)):
+            raise fail("rule", given, f"the checkpoint is of {configs.text(self.facts['rule'])}")
 
 
 def exists(folder: Path) -> bool:
     """Whether the folder holds a checkpoint."""
     return (folder / "state.safetensors").exists()
-
-
-def _values(rule: Rule) -> dict[str, Any]:
-    """Return what `rules.make` takes to make the rule again."""
-    values = {field.name: getattr(rule, field.name) for field in fields(rule)}
-    if isinstance(rule, ServerOptimizer):
-        inner = _values(values.pop("rule"))
-        del inner["server_lr"]  # the optimiser's own is used
-        return inner | values
-    return values
-
-
-def _remade(rule: Rule, values: dict[str, Any]) -> Rule | None:
-    try:
-        return make(rule.name, **values)
-    except InvalidInput:  # a rule of the user's own
-        return None
 
 
 _ABSENT = object()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..checks import InvalidInput
+from ..checks import InvalidInput, fail
 from ..interrupts import postponed
 from ..simulation.settings import Settings
 from ..store import Store
@@ -78,6 +78,10 @@ def sweep(
     """
     if not runs:
         raise InvalidInput("the sweep is empty: no run to do")
+    for one in runs:
+        for name, what in one.unwritten.items():
+            allowed = "cannot be written down, so that a sweep could not tell its runs apart: run it with simulate"
+            raise fail(name, what, allowed)
     left = missing(store, runs)
     absent = set(map(repr, left))
     # Batches are cut from the whole sweep, so that they do not depend on where it was interrupted.
