@@ -56,7 +56,7 @@ def printable(text: str, length: int | None = None, keep: str = "") -> str:
 def fail(argument: str, value: object, allowed: str, kind: type[InvalidInput] = InvalidInput) -> InvalidInput:
     """Build the error for a wrong argument (raise what it returns)."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())  # arrays have several lines
     except ValueError:  # Python does not write an integer of more than some thousand digits
         text = "a number of thousands of digits"
     if len(text) > 120:
@@ -84,6 +84,8 @@ def positive_int(argument: str, value: Any, minimum: int = 1) -> int:
     """An integer of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise fail(argument, value, f"must be an integer of at least {minimum}")
+    if value >= 2**63:
+        raise fail(argument, value, "must fit into eight bytes")
     return int(value)
 
 

@@ -53,6 +53,13 @@ def test_a_damaged_store_tells_what_was_written_or_that_it_is_damaged(mutations:
     assert counts["flip", "same"] > 0
 
 
+def test_flipped_bits_in_the_page_of_runs_are_errors_of_ours(tmp_path: Path) -> None:
+    """A flipped type byte was a TypeError. One bit in 211 here; `--each-bit` flips them all."""
+    counts, wrong = store_flips.each_bit(tmp_path, step=211)
+    assert not wrong
+    assert counts["error"] > 50
+
+
 def test_a_number_changed_behind_the_stores_back_is_noticed(tmp_path: Path) -> None:
     """Damage that SQLite itself cannot see: valid pages, valid JSON, another number."""
     store_flips.written(tmp_path, runs=2)

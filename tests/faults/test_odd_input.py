@@ -19,7 +19,7 @@ import fedstale as fs
 from fedstale.checks import MOST_CLIENTS
 from fedstale.durable import held
 from fedstale.participation import Trace
-from fedstale.simulation import settings
+from fedstale.simulation import build, settings
 from fedstale.simulation.settings import Settings, from_toml
 from fedstale.state import read_tensors, write_tensors
 from fedstale.sweeps import Grid
@@ -104,8 +104,6 @@ ODD: list[Any] = [
 @pytest.mark.parametrize("name", list(Settings.model_fields))
 def test_every_setting_is_taken_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
     """Whatever stands there, what comes is a simulation or an error of ours."""
-    from fedstale.simulation import build
-
     for value in ODD:
         try:
             chosen = settings(**{"task": "quadratic", "num_clients": 3, "rounds": 2, name: value})
@@ -113,6 +111,30 @@ def test_every_setting_is_taken_or_refused_in_one_line(name: str, tmp_path: Path
                 build(chosen, folder=tmp_path / str(random.random())).state.close()
         except fs.InvalidInput as error:
             one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("bernoulli", {"p": [[0.5], [0.5], [0.5]]}),
+        ("cyclic", {"period": 10**30}),
+        ("time-varying", {"rounds": [0], "values": [0.5], "horizon": 10**12}),
+        ("trace", {"path": 5}),
+        ("trace", {"path": None}),
+    ],
+)
+def test_an_option_of_a_process_that_nobody_means(name: str, options: dict[str, Any]) -> None:
+    chosen = {"task": "quadratic", "num_clients": 3, "rounds": 2, "participation_options": options}
+    with pytest.raises(fs.InvalidInput) as error:
+        build(settings(participation=name, **chosen))
+    one_line(error.value)
+
+
+def test_other_options_that_nobody_means() -> None:
+    for options in ({"selection": "uniform", "selection_options": {"m": 10**30}}, {"seed": 2**63}):
+        with pytest.raises(fs.InvalidInput) as error:
+            fs.simulate("quadratic", num_clients=3, rounds=2, **options)
+        one_line(error.value)
 
 
 # Logs

@@ -104,6 +104,8 @@ class Trace(Process):
             client_count("num_clients", num_clients)
         if num_rounds is not None:
             positive_int("num_rounds", num_rounds)
+        if not isinstance(path, (str, Path)):
+            raise fail("path", path, "must name a file")
         try:
             lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:

@@ -19,6 +19,9 @@ from ..checks import Float, client_count, fail, positive_int, probability, vecto
 from ..federation import Ints
 from .processes import Process, below, frozen
 
+LONGEST_HORIZON = 1_000_000
+"""Rounds over which a mean is taken one by one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Cyclic(Process):
@@ -173,8 +176,8 @@ class TimeVarying(Process):
         if not callable(schedule):
             allowed = "must be a function of the round; TimeVarying.table takes arrays"
             raise fail("schedule", schedule, allowed)
-        if self.horizon is not None:
-            positive_int("horizon", self.horizon)
+        if self.horizon is not None and positive_int("horizon", self.horizon) > LONGEST_HORIZON:
+            raise fail("horizon", self.horizon, f"must be at most {LONGEST_HORIZON:,} rounds: they are added up")
         first = vector("schedule(0)", self.schedule(0))
         object.__setattr__(self, "num_clients", positive_int("clients in schedule(0)", first.size))
         self.probabilities(0)

@@ -91,7 +91,7 @@ def dirichlet(
     All samples are used.
     """
     classes = _labels(labels)
-    number("alpha", alpha, 0.0, open_low=True)
+    alpha = number("alpha", alpha, 0.0, open_low=True)
     if len(classes) < num_clients:
         raise fail(
             "num_clients",
