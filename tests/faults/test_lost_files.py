@@ -191,7 +191,7 @@ class Locked(Callback):
 
 
 def test_a_run_waits_for_a_locked_store_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    lock = Locked(tmp_path, 2.5)
+    lock = Locked(tmp_path, 4.0)
     with caplog.at_level(logging.WARNING, "fedstale"):
         fs.simulate("quadratic", num_clients=3, rounds=12, store=tmp_path, callbacks=[lock])
     assert lock.thread is not None

@@ -31,6 +31,7 @@ PATIENCE = 600.0
 READING = 30.0
 """Seconds that who only looks waits."""
 _SLICE = 1.0  # seconds that SQLite waits by itself
+_SILENT = 2.0  # seconds that are not worth a word: other runs write, too
 _LOOKED_THROUGH = 1 << 27
 """Bytes up to which a file is looked through when it is opened: about seven seconds a gigabyte."""
 _VALUE = 1 << 28
@@ -184,7 +185,7 @@ class Database:
                 if waited >= self._patience or self._waited_long:
                     self._waited_long = True
                     raise
-                if waited >= _SLICE and not told:
+                if waited >= _SILENT and not told:
                     text = "store %s is locked by another process; waiting up to %g s"
                     _logger.warning(text, self.file, self._patience)
                     told = True
