@@ -175,13 +175,21 @@ def _named(value: Any) -> dict[str, Config]:
         return named
     if hasattr(value, "fingerprint"):  # a task with data
         return {**named, "text": str(value.name), "values": {"fingerprint": value.fingerprint()}}
-    shown = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))
+    shown = _own_rule(value) if isinstance(value, rules.Rule) else " ".join(repr(value).split())
+    shown = re.sub(r" at 0x[0-9a-f]+", "", shown)
     named["text"] = shown if len(shown) <= _TEXT else shown[: _TEXT - 1] + "…"
     if isinstance(value, np.ndarray):
         named["values"] = {"fingerprint": hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}
     elif is_dataclass(value):
         named["values"] = written_fields(value)
     return named
+
+
+def _own_rule(rule: rules.Rule) -> str:
+    """A rule of the user's own as tables have it: its name, and the options that are not at their defaults."""
+    changed = [field.name for field in _init(rule) if getattr(rule, field.name) != field.default]
+    options = ", ".join(f"{name}={getattr(rule, name)!r}" for name in changed)
+    return f"{rule.name}({options})" if options else rule.name
 
 
 def agree(one: Config, other: Config) -> bool:
