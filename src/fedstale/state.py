@@ -29,7 +29,7 @@ from .participation.estimator import EstimatorState
 
 _logger = getLogger("fedstale")
 _FILE = CHECKPOINT_FILE
-_FORMAT = 1
+_FORMAT = 2
 _NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What comes of taking anything for the content of a checkpoint."""
 
@@ -62,6 +62,8 @@ class State:
         Arrays of any shape by name.
     estimator
         What an estimator of p remembers, when p is estimated (`fedstale.participation.Estimator`).
+    notes
+        Words by name that go with the checkpoint and are not part of what the rule remembers, such as the engine.
     report
         What the last round did (not saved): β used and the like.
     """
@@ -78,6 +80,7 @@ class State:
     scalars: dict[str, float] = field(default_factory=dict)
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
     estimator: EstimatorState | None = None
+    notes: dict[str, str] = field(default_factory=dict)
     report: dict[str, float] = field(default_factory=dict)
     # Each process saves rows kept in RAM to a file of its own: the row file of the checkpoint it was resumed
     # from stays whole until its first own checkpoint is complete.
@@ -162,6 +165,7 @@ class State:
             "run": self.run,
             "round": self.round,
             "scalars": {name: value.hex() for name, value in self.scalars.items()},
+            "notes": self.notes,
             "num_clients": self.federation.num_clients,
             "num_params": self.federation.num_params,
             "weights": self.federation.weights if isinstance(self.federation.weights, str) else "given",
@@ -217,6 +221,7 @@ class State:
             scalars={name: float.fromhex(value) for name, value in about["scalars"].items()},
             extras=groups.get("extras", {}),
             estimator=EstimatorState.from_arrays(groups["estimator"]) if "estimator" in groups else None,
+            notes={str(name): str(value) for name, value in about["notes"].items()},
         )
         for name, file in about["files"].items():
             table = {key.split("/", 1)[1]: a for key, a in groups["memory"].items() if key.startswith(f"{name}/")}

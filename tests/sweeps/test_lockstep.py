@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedstale import rules
 from fedstale.beta import Auto
@@ -16,9 +17,9 @@ from fedstale.participation import FedAU, Markov
 from fedstale.simulation import Settings, build, settings
 from fedstale.store import Store
 from fedstale.sweeps import plan, sweep, work
-from fedstale.sweeps.batches import perceptron
-from fedstale.sweeps.dense import Dense
+from fedstale.sweeps.batches import perceptron_of
 from fedstale.sweeps.lockstep import UNDERSTOOD, eligible
+from fedstale.sweeps.perceptron import SharedBatchPerceptron
 from fedstale.tasks import models
 
 METHODS: list[tuple[str, float | str | None]] = [
@@ -63,6 +64,7 @@ def test_equals_single_runs() -> None:
         rows = dict(together[repr(one)])
         assert rows.keys() == alone.keys() == {3, 7, 11}
         for t, metrics in rows.items():
+            assert metrics.keys() == alone[t].keys() - {"seconds"}  # server_bytes was missing
             assert abs(metrics["swap_train"] - one.swap) < 0.01  # the share that was swapped is recorded
             for name, value in metrics.items():
                 # Rounding may flip the class of a sample that is on the edge: one of them is allowed to.
@@ -108,10 +110,27 @@ def test_what_cannot_run_in_lockstep_runs_alone(changes: dict[str, object]) -> N
 
 
 def test_perceptrons_are_recognised() -> None:
-    assert perceptron("digits") == Dense((64, 32, 10))
-    assert perceptron("mnist-logistic") == Dense((784, 10))
-    assert perceptron("mnist-cnn") is None
-    assert Dense((64, 32, 10)).num_params == sum(p.numel() for p in models.mlp(64).parameters())
+    assert perceptron_of("digits") == SharedBatchPerceptron((64, 32, 10))
+    assert perceptron_of("mnist-logistic") == SharedBatchPerceptron((784, 10))
+    assert perceptron_of("mnist-cnn") is None
+    assert SharedBatchPerceptron((64, 32, 10)).num_params == sum(p.numel() for p in models.mlp(64).parameters())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.Sequential(nn.Flatten(), nn.Linear(4, 3, bias=False)), nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU()),
+     nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), nn.Sequential(nn.Linear(4, 3)),
+     nn.Sequential(nn.Flatten(), nn.Linear(4, 3).requires_grad_(False))],
+    ids=["no bias", "ReLU last", "Tanh", "not flattened", "frozen"],
+)  # fmt: skip
+def test_other_models_are_no_such_perceptron(module: nn.Module) -> None:
+    assert SharedBatchPerceptron.of(module) is None
+
+
+def test_what_the_loop_refuses_is_refused() -> None:
+    [outcome] = work([settings(batch_size=5000, rounds=1).record()], True)
+    assert outcome.failed
+    assert "batch_size = 5000" in outcome.reason
 
 
 def test_wide_groups_are_cut() -> None:

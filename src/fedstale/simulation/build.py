@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import configs, rules
+from .. import configs, rules, training
 from .. import participation as who
 from ..checks import InvalidInput, fail, unknown
 from ..federation import Federation
@@ -82,12 +82,8 @@ def make_task(chosen: Settings, participation: who.Participation, *, progress: b
     )
 
 
-def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
-    """Make local training on the task."""
-    if isinstance(task, Quadratic):
-        return QuadraticTrainer(task, chosen.lr or 0.003, chosen.local_steps or 5, seed=chosen.seed)
-    from .. import training
-
+def make_local_training(chosen: Settings, task: Task) -> training.LocalTraining:
+    """Make the hyper-parameters of local training; what the settings leave open is the task's."""
     if chosen.batch_size and chosen.replacement is None and chosen.batch_size > task.train.sizes.min():
         poorest = int(np.argmin(task.train.sizes))
         allowed = (
@@ -95,7 +91,7 @@ def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = 
         )
         raise fail("batch_size", chosen.batch_size, allowed)
     options: dict[str, Any] = {} if chosen.replacement is None else {"replacement": chosen.replacement}
-    local = training.LocalTraining(
+    return training.LocalTraining(
         lr=chosen.lr or task.default_lr,
         steps=None if chosen.epochs else chosen.local_steps or task.local_steps,
         epochs=chosen.epochs,
@@ -105,9 +101,15 @@ def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = 
         schedule=chosen.schedule,
         **options,
     )
+
+
+def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
+    """Make local training on the task."""
+    if isinstance(task, Quadratic):
+        return QuadraticTrainer(task, chosen.lr or 0.003, chosen.local_steps or 5, seed=chosen.seed)
     made = training.make(
         task,
-        local,
+        make_local_training(chosen, task),
         engine=engine or chosen.engine,
         precision=chosen.precision,
         device=chosen.device,
@@ -162,7 +164,7 @@ def build(
             raise fail("memory", memory, 'without a store the folder must be named: "disk:FOLDER"')
         memory = f"disk:{folder / 'memory'}{memory.removeprefix('disk').replace('::', ':')}"
     state = State.load(folder / "checkpoint") if resume and folder is not None else None
-    trainer = make_trainer(chosen, task, None if state is None else _engine_of(state))
+    trainer = make_trainer(chosen, task, None if state is None else state.notes.get(ENGINE))
     if state is not None and state.federation.num_params != trainer.num_params:
         raise InvalidInput(
             f"checkpoint {folder} holds {state.federation.num_params} parameters, not {trainer.num_params}"
@@ -194,10 +196,5 @@ class KeepEngine(Callback):
     def on_round(self, simulation: Simulation, record: Any) -> None:
         """Write the name once it is known."""
         engine = getattr(simulation.trainer, "engine", None)
-        if engine is not None and ENGINE not in simulation.state.extras and engine.chosen:
-            simulation.state.extras[ENGINE] = np.frombuffer(engine.chosen.encode(), dtype=np.uint8).copy()
-
-
-def _engine_of(state: State) -> str | None:
-    name = state.extras.get(ENGINE)
-    return None if name is None else bytes(name).decode()
+        if engine is not None and engine.chosen:
+            simulation.state.notes.setdefault(ENGINE, engine.chosen)

@@ -24,6 +24,7 @@ from ..participation import Estimator, Participation
 from ..rules import Local, Rule
 from ..screening import screen
 from ..state import State
+from .facts import before_round, is_evaluated, p_error
 from .history import History, Metrics, Record
 
 _logger = getLogger("fedstale")
@@ -169,16 +170,16 @@ class Simulation:
             raise RuntimeError("a round of this simulation was cut short: go on from its last checkpoint")
         clients = self._participants(t)
         p = self.estimator.probabilities(state.estimator, clients)
-        metrics = self._before(t, clients)
+        metrics = before_round(self.rule, state, t, clients, self.model.itemsize)
         round = self._train(t, clients, p)
         if self.leave_out:
             round = self._screened(round)
             metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
             clients = np.asarray(round.clients, dtype=np.int64)
-        evaluated = (t + 1) % self.evaluate_every == 0 or t + 1 == self.rounds
+        evaluated = is_evaluated(t, self.evaluate_every, self.rounds)
         if evaluated:  # the p̂ that the round uses: it is not counted yet
             self.estimated = self.estimator.probabilities(state.estimator, np.arange(self.federation.num_clients))
-            metrics["p_error"] = self._p_error(t, self.estimated)
+            metrics["p_error"] = p_error(self.participation, t, self.estimated)
         before = np.array(self.model) if evaluated and self.memory_error else None
         self.whole = False
         try:
@@ -240,20 +241,6 @@ class Simulation:
         cut: Any = {name: None if part is None else part[kept] for name, part in parts.items()}
         return replace(round, **cut)
 
-    def _before(self, t: int, clients: Ints) -> Metrics:
-        """What is known before the round: who comes, how old the memory is, what goes over the wire."""
-        last = self.state.clients["last_seen"]
-        age = t - last[last >= 0]
-        vector = self.federation.num_params * self.model.itemsize
-        up, down = self.rule.traffic(self.state, clients)
-        return {
-            "participants": float(len(clients)),
-            "staleness_mean": float(age.mean()) if age.size else 0.0,
-            "staleness_max": float(age.max(initial=0)),
-            "bytes_up": float(up * vector),
-            "bytes_down": float(down * vector),
-        }
-
     def _memory_error(self, t: int, model: NDArray[Any]) -> float:
         """H^(t+1) = Σ α_i ‖∇F_i(w_t) − h_i/(η_c K)‖² with the memory after round t (Eq. `hist_deviation`)."""
         everyone = np.arange(self.federation.num_clients)
@@ -261,14 +248,6 @@ class Simulation:
         gradients: Float = self.trainer.gradients(model)  # type: ignore[attr-defined]  # looked for at the start
         away = gradients - self.state.memory.rows(everyone) / (lr * steps[:, None])
         return float(self.federation.alpha() @ np.sum(away**2, axis=1))
-
-    def _p_error(self, t: int, estimated: Float) -> float:
-        """Root mean square distance between estimated and true p; NaN where the true one is not known."""
-        try:
-            true = self.participation.known(t)
-        except ValueError:  # a selection whose probabilities have no closed form
-            return float("nan")
-        return float(np.sqrt(np.mean((estimated - true) ** 2)))
 
     def run(self, until: int | None = None) -> str:
         """Run the remaining rounds (or up to round `until`) and say how it ended.

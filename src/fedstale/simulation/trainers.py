@@ -13,6 +13,7 @@ from ..federation import Ints
 from ..randomness import generator
 from ..rules import Local
 from ..tasks.quadratic import Quadratic
+from .facts import model_quality
 from .loop import Evaluation
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ class EngineTrainer:
     def evaluate(self, model: NDArray[Any]) -> Evaluation:
         """Accuracy and loss weighted by test size, overall and per group, and the shares of swapped labels."""
         seen = self.engine.evaluate(model)
-        groups = {f"accuracy_group{group}": value for group, value in seen.group_accuracies().items()}
-        metrics = {"accuracy": seen.accuracy, "test_loss": seen.loss, **groups, **self.task.swapped}
+        metrics = model_quality(seen.accuracy, seen.loss, seen.group_accuracies(), self.task.swapped)
         return Evaluation(metrics, seen.client_accuracies)
 
 

@@ -19,7 +19,7 @@ from .outcome import Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .dense import Dense
+    from .perceptron import SharedBatchPerceptron
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Batch:
 
 
 @cache
-def _perceptron(task: str) -> Dense | None:
+def _by_name(task: str) -> SharedBatchPerceptron | None:
     from ..tasks.catalogue import ALIASES, TASKS
-    from .dense import Dense
+    from .perceptron import SharedBatchPerceptron
 
     recipe = TASKS.get(ALIASES.get(task, task))
-    return None if recipe is None else Dense.of(recipe.model())
+    return None if recipe is None else SharedBatchPerceptron.of(recipe.model())
 
 
-def perceptron(task: Config) -> Dense | None:
+def perceptron_of(task: Config) -> SharedBatchPerceptron | None:
     """Return the perceptron of a task by name, without loading its data; None for any other model or task."""
-    return _perceptron(task) if isinstance(task, str) else None
+    return _by_name(task) if isinstance(task, str) else None
 
 
 def plan(runs: Iterable[Settings]) -> list[Batch]:
@@ -60,11 +60,11 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
 
     groups: dict[object, list[Settings]] = {}
     for one in runs:
-        together = eligible(one) and perceptron(one.task) is not None
+        together = eligible(one) and perceptron_of(one.task) is not None
         groups.setdefault(shared(one) if together else repr(one), []).append(one)
     batches = []
     for members in groups.values():
-        model = perceptron(members[0].task) if eligible(members[0]) else None
+        model = perceptron_of(members[0].task) if eligible(members[0]) else None
         most = 1 if model is None else width(model)
         size = -(-len(members) // -(-len(members) // most))  # of equal size: workers end together
         cuts = range(0, len(members), size)
@@ -77,7 +77,7 @@ def work(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
     runs = [settings(**config) for config in configs]
     with one_thread():
         if lockstep:
-            model = perceptron(runs[0].task)
+            model = perceptron_of(runs[0].task)
             if model is not None:
                 from .lockstep import Lockstep
 

@@ -23,13 +23,15 @@ from torch.nn import functional
 from ..checks import Float
 from ..federation import Federation, Ints
 from ..participation import Estimator, EstimatorState
-from ..simulation.build import make_estimator, make_participation, make_rule, make_task
+from ..rules import Rule
+from ..simulation.build import make_estimator, make_local_training, make_participation, make_rule, make_task
+from ..simulation.facts import before_round, is_evaluated, model_quality, p_error
+from ..simulation.history import Metrics
 from ..simulation.settings import Settings, settings
 from ..tasks import Task
-from ..training.batches import draw
-from ..training.local import LocalTraining
-from .dense import Dense
+from ..training import draw, flatten
 from .outcome import Outcome
+from .perceptron import SharedBatchPerceptron
 from .server import BatchedServer, supports
 
 SHARED_EXCEPT = frozenset({"rule", "beta", "lr", "server_lr", "swap", "probabilities", "engine", "threads"})
@@ -63,10 +65,26 @@ def shared(chosen: Settings) -> tuple[tuple[str, str], ...]:
     return tuple((name, repr(value)) for name, value in chosen.record().items() if name not in SHARED_EXCEPT)
 
 
-def width(model: Dense) -> int:
+def width(model: SharedBatchPerceptron) -> int:
     """How many runs a batch holds: a power of two, so many that their models fit the cache."""
     fits = max(1, _WORKING_SET // (4 * model.num_params))
     return int(min(_WIDEST, 2 ** (fits.bit_length() - 1)))
+
+
+class _OwnServer:
+    """The server that a run would have alone, as far as what it sends and keeps is recorded: it is asked, not used."""
+
+    def __init__(self, rule: Rule, federation: Federation, last_seen: Ints) -> None:
+        self.rule, self.state = rule, rule.init(federation)
+        self._empty = rule.server_bytes(self.state)
+        if rule.memory:  # every row is as large as the first
+            self.state.memory.replace([0], np.zeros((1, federation.num_params), dtype=np.float32))
+        self._row = rule.server_bytes(self.state) - self._empty
+        self.state.clients["last_seen"] = last_seen  # of the whole batch: whoever counts a round counts it here
+
+    def num_bytes(self, remembered: int) -> float:
+        """Bytes of the server's state with the updates of so many clients."""
+        return float(self._empty + remembered * self._row)
 
 
 class Lockstep:
@@ -80,7 +98,7 @@ class Lockstep:
         The perceptron of their task.
     """
 
-    def __init__(self, runs: Sequence[Settings], model: Dense) -> None:
+    def __init__(self, runs: Sequence[Settings], model: SharedBatchPerceptron) -> None:
         self.runs, self.model = list(runs), model
         filled = [*self.runs, *[self.runs[0]] * (-len(self.runs) % _MULTIPLE)]
         first = self.runs[0]
@@ -91,26 +109,29 @@ class Lockstep:
         self._labels = torch.stack([tasks[one.swap].train.y for one in filled])
         self._test_x = task.test.x.flatten(1)
         self._test_labels = torch.stack([tasks[one.swap].test.y for one in filled])
-        self.local = [_local(one, task) for one in filled]
+        self.local = [make_local_training(one, task) for one in filled]
         self.task = task
         self._swapped = [tasks[one.swap].swapped for one in self.runs]
         self.federation = Federation(task.num_clients, model.num_params, weights=first.weights, sizes=task.train.sizes)
         self.server = BatchedServer(
             [one.rule for one in filled], [one.beta for one in filled], self.federation.alpha(), model.num_params
         )
-        self._rates = torch.tensor([make_rule(one).server_lr for one in filled], dtype=torch.float32).view(-1, 1)
+        rules = [make_rule(one) for one in filled]
+        self._rates = torch.tensor([rule.server_lr for rule in rules], dtype=torch.float32).view(-1, 1)
+        self._last_seen = np.full(task.num_clients, -1, dtype=np.int64)
+        own = rules[: len(self.runs)]
+        self._own = [_OwnServer(rule, self.federation, self._last_seen) for rule in own]
         self._sources = [str(one.probabilities) for one in filled]
         self._estimators: dict[str, tuple[Estimator, EstimatorState]] = {}
         for source, one in zip(self._sources, filled, strict=True):
             if source not in self._estimators:
                 estimator = make_estimator(one, self.participation)
                 self._estimators[source] = estimator, estimator.init(task.num_clients)
-        start = torch.from_numpy(_initial(task, first.seed))
+        start = torch.from_numpy(flatten(task.build(first.seed)))
         self.models = start.repeat(len(filled), 1)
         self._layers = model.empty(len(filled))
         self._room = model.buffers(len(filled), self.local[0].batch_size)
         self._test_room = model.buffers(len(filled), len(self._test_x)).outputs
-        self._last_seen = np.full(task.num_clients, -1, dtype=np.int64)
 
     def run(self) -> list[Outcome]:
         """Run all rounds; a run whose update is not finite ends there, as it does alone."""
@@ -126,12 +147,10 @@ class Lockstep:
             alive &= good
             if not alive.any():
                 break
-            evaluated = (t + 1) % every == 0 or t + 1 == rounds
-            common = self._common(t, clients) if evaluated else {}
-            errors = self._p_errors(t) if evaluated else {}
+            facts = self._before(t, clients) if is_evaluated(t, every, rounds) else None
             self._see(t, clients)
-            if evaluated:
-                self._measure(t, common, errors, delta, outcomes, alive)
+            if facts is not None:
+                self._measure(t, facts, delta, outcomes, alive)
         return outcomes
 
     def _round(self, t: int) -> tuple[Ints, Tensor]:
@@ -168,54 +187,42 @@ class Lockstep:
         for estimator, state in self._estimators.values():
             estimator.observe(state, clients, t)
 
-    def _common(self, t: int, clients: Ints) -> dict[str, float]:
-        """Return what `Simulation` records of a round before it happens, the same for all runs."""
-        age = t - self._last_seen[self._last_seen >= 0]
-        sent = float(len(clients) * self.model.num_params * 4)
-        return {
-            "participants": float(len(clients)),
-            "staleness_mean": float(age.mean()) if age.size else 0.0,
-            "staleness_max": float(age.max(initial=0)),
-            "bytes_up": sent,
-            "bytes_down": sent,
-        }
-
-    def _p_errors(self, t: int) -> dict[str, float]:
-        try:
-            true = self.participation.known(t)
-        except ValueError:  # a selection whose probabilities have no closed form
-            return dict.fromkeys(self._estimators, float("nan"))
+    def _before(self, t: int, clients: Ints) -> list[Metrics]:
+        """Return what `Simulation` records of each run's round before it is counted."""
         everyone = np.arange(self.task.num_clients)
-        return {
-            name: float(np.sqrt(np.mean((estimator.probabilities(state, everyone) - true) ** 2)))
+        errors = {
+            name: p_error(self.participation, t, estimator.probabilities(state, everyone))
             for name, (estimator, state) in self._estimators.items()
         }
+        size = self.models.element_size()
+        return [
+            before_round(own.rule, own.state, t, clients, size) | {"p_error": errors[source]}
+            for own, source in zip(self._own, self._sources[: len(self.runs)], strict=True)
+        ]
 
     def _measure(
         self,
         t: int,
-        common: dict[str, float],
-        errors: dict[str, float],
+        facts: list[Metrics],
         delta: Tensor,
         outcomes: list[Outcome],
         alive: np.ndarray[tuple[int], np.dtype[np.bool_]],
     ) -> None:
         lengths = torch.linalg.vector_norm(delta.double(), dim=1).numpy()
         correct, losses = self._evaluate()
-        bounds = self.task.test.offsets
-        owner = np.repeat(self.task.groups, np.diff(bounds))
-        groups = np.unique(self.task.groups)
+        owner = np.repeat(self.task.groups, np.diff(self.task.test.offsets))
+        seen = int(np.sum(self._last_seen >= 0))
         for k in np.flatnonzero(alive):
-            metrics = {**common, "update_norm": float(lengths[k])}
+            metrics = facts[k] | {"update_norm": float(lengths[k]), "server_bytes": self._own[k].num_bytes(seen)}
             if np.isfinite(self.server.reported[k]):
                 metrics["beta"] = float(self.server.reported[k])
-            metrics["p_error"] = errors[self._sources[k]]
-            metrics["accuracy"] = float(correct[k].mean())
-            metrics["test_loss"] = float(losses[k].mean(dtype=np.float64))
-            for group in groups:
-                here = correct[k][owner == group]
-                metrics[f"accuracy_group{group}"] = float(here.mean()) if here.size else float("nan")
-            outcomes[k].rows.append((t, metrics | self._swapped[k]))
+            groups = {
+                int(group): float(here.mean()) if (here := correct[k][owner == group]).size else float("nan")
+                for group in np.unique(self.task.groups)
+            }
+            loss = float(losses[k].mean(dtype=np.float64))
+            metrics |= model_quality(float(correct[k].mean()), loss, groups, self._swapped[k])
+            outcomes[k].rows.append((t, metrics))
 
     def _evaluate(self) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.bool_]], Float]:
         """Return, for every run and test sample, whether it is classified correctly, and its loss."""
@@ -243,21 +250,3 @@ def _task(data: str) -> Task:
     if not isinstance(task, Task):
         raise TypeError(f"{chosen.task} has no data to train on")
     return task
-
-
-def _local(chosen: Settings, task: Task) -> LocalTraining:
-    options = {} if chosen.replacement is None else {"replacement": chosen.replacement}
-    return LocalTraining(
-        lr=chosen.lr or task.default_lr,
-        steps=chosen.local_steps or task.local_steps,
-        batch_size=chosen.batch_size or task.batch_size,
-        weight_decay=chosen.weight_decay,
-        schedule=chosen.schedule,
-        **options,
-    )
-
-
-def _initial(task: Task, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    from ..training import flatten
-
-    return flatten(task.build(seed))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..checks import fail
 from .batches import Batches
-from .dense import Dense, dense_layers
+from .dense import DenseProgram, dense_layers
 from .descent import Tensors
 from .engine import Engine, Job, descent
 from .prepare import Resident
@@ -97,7 +97,7 @@ class VmapEngine(Engine):
         if resident not in self._programs:
             loss = self.setting.task.loss
             layers = dense_layers(resident.module, loss, self.setting.task.train.x.ndim)
-            general = stacked(resident.module, loss, self.setting.layout) if layers is None else Dense(layers)
+            general = stacked(resident.module, loss, self.setting.layout) if layers is None else DenseProgram(layers)
             self._programs[resident] = general
         return self._programs[resident]
 

@@ -4,7 +4,8 @@ Runs that share seed and participants share their batches, too: a client's input
 all of them, only models, rates and (with swapped labels) classes differ. The first layer of R runs is therefore *one*
 matrix product, (R·hidden × inputs) · (inputs × B), and so is its gradient; further layers are batched products. Samples
 are the last dimension throughout, which is the order in which no product needs a transposed copy. The arithmetic is
-that of `training.VmapEngine` to rounding, at a fraction of its cost.
+that of `training.VmapEngine` to rounding, at a fraction of its cost. (That engine's `training.dense.DenseProgram` is
+for copies whose inputs differ, and returns gradients, which a rule or momentum may change before a step is made.)
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+from ..training.dense import BACKWARD, dense_layers
 
 Tensors = list[Tensor]
 
@@ -28,8 +32,8 @@ class Buffers:
 
 
 @dataclass(frozen=True)
-class Dense:
-    """A perceptron: Flatten, then dense layers with ReLU in between.
+class SharedBatchPerceptron:
+    """A perceptron whose copies train on one and the same batch: Flatten, then dense layers with ReLU in between.
 
     Parameters
     ----------
@@ -40,15 +44,15 @@ class Dense:
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Dense | None:
-        """Read a model; None for one that is no such perceptron."""
-        layers = [layer for layer in _leaves(module) if type(layer) is not nn.Flatten]
-        linear = layers[::2]
-        plain = len(layers) % 2 == 1 and all(type(layer) is nn.ReLU for layer in layers[1::2])
-        if not plain or any(type(layer) is not nn.Linear or layer.bias is None for layer in linear):
+    def of(cls, module: nn.Module) -> SharedBatchPerceptron | None:
+        """Read a model of inputs of any shape, trained by cross-entropy; None for one that is no such perceptron."""
+        layers = dense_layers(module, functional.cross_entropy, input_dimensions=4)
+        if layers is None or len(layers) % 2 == 0 or any(type(layer) is not nn.ReLU for layer in layers[1::2]):
             return None
-        widths = [(layer.in_features, layer.out_features) for layer in linear if isinstance(layer, nn.Linear)]
-        return cls((widths[0][0], *(wide for _, wide in widths)))
+        linear = [layer for layer in layers[::2] if isinstance(layer, nn.Linear) and layer.bias is not None]
+        if len(linear) != len(layers[::2]):
+            return None
+        return cls((linear[0].in_features, *(layer.out_features for layer in linear)))
 
     @property
     def num_params(self) -> int:
@@ -122,10 +126,6 @@ class Dense:
             bias.sub_(torch.sum(slope, 2, keepdim=True, out=use.sums[k]))
             if k:
                 weight.baddbmm_(slope, outputs[k - 1].transpose(1, 2), alpha=-1)
-                torch.ops.aten.threshold_backward(slopes[k - 1], outputs[k - 1], 0, grad_input=slopes[k - 1])
+                BACKWARD[nn.ReLU](slopes[k - 1], outputs[k - 1])
             else:
                 weight.view(-1, weight.shape[2]).addmm_(slope.view(-1, len(x)), x, alpha=-1)
-
-
-def _leaves(module: nn.Module) -> list[nn.Module]:
-    return [leaf for part in module for leaf in _leaves(part)] if type(module) is nn.Sequential else [module]
