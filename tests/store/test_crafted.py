@@ -117,6 +117,7 @@ def test_tables_that_are_not_ours(statement: str, tmp_path: Path) -> None:
     [
         "UPDATE run SET id = x'ff00'",
         "UPDATE run SET name = x'ff00'",
+        "UPDATE run SET name = CAST(x'ff61' AS TEXT)",
         "UPDATE run SET name = 5.5e300 || x'00'",
         "UPDATE run SET status = x'00'",
         "UPDATE run SET status = 'elsewhere'",

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from .._version import __version__
 from ..durable import fate, identity
-from .errors import StoreError, damaged, database_errors
+from .errors import StoreError, damaged, database_errors, kind_of
 from .info import checksum
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class Database:
                 break
             except sqlite3.OperationalError as error:
                 waited = time.monotonic() - began
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                if kind_of(error) != sqlite3.SQLITE_BUSY:
                     raise
                 if waited >= self._patience or self._waited_long:
                     self._waited_long = True
@@ -245,7 +245,7 @@ class Database:
         except sqlite3.OperationalError as error:
             connection.close()
             journal = self.file.with_name(self.file.name + "-wal")
-            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # somebody does write
+            busy = kind_of(error) == sqlite3.SQLITE_BUSY  # somebody does write
             if mode != "ro" or busy or (journal.exists() and journal.stat().st_size):
                 raise
             # SQLite wants to write beside a file in WAL mode even to read it, unless it is told that nobody writes.

@@ -33,15 +33,18 @@ def damaged(file: Path, what: str) -> StoreError:
     )
 
 
+def kind_of(error: sqlite3.Error) -> int:
+    """The kind of an error, SQLITE_BUSY and the like; 0 for one of Python's own, such as text that is none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF  # the rest is its finer cause
+
+
 @contextmanager
 def database_errors(file: Path) -> Iterator[None]:
     """Turn the errors of SQLite into ours."""
     try:
         yield
     except sqlite3.Error as error:
-        # The low byte is the kind of error, the rest its finer cause.
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        reason = _REASONS.get(code, "SQLite refused")
+        reason = _REASONS.get(kind_of(error), "SQLite refused")
         raise StoreError(f"store {file}: {reason} ({' '.join(str(error).split())})") from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes the damaged text
         raise damaged(file, "it holds text that is none") from error
