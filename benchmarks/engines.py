@@ -72,6 +72,7 @@ def measure(name: str, batch: int, participants: int, repeats: int) -> dict[str,
     made = task(*MODELS[name])
     local = training.LocalTraining(lr=0.01, steps=5, batch_size=batch)
     clients = np.arange(participants)
+    training.keep_freed_memory()  # as `simulate` does
     engines = {kind: training.make(made, local, engine=kind) for kind in ("loop", "vmap")}
 
     def call(engine: training.Engine) -> Callable[[], object]:

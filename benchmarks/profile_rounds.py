@@ -35,9 +35,9 @@ def undo_nothing() -> None:
 
 def undo_kept_memory() -> None:
     """Let malloc give freed memory back, as it does by default."""
-    from fedstale.training import setting
+    from fedstale.training import allocator
 
-    setattr(setting, "keep_freed_memory", lambda: False)  # noqa: B010 - a name that the module imports
+    allocator.keep_freed_memory = lambda: False
 
 
 def undo_views() -> None:

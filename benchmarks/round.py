@@ -58,6 +58,7 @@ def engine(
     task: Task, rounds: list[NDArray[np.int64]], lr: float, batch_size: int, **options: str
 ) -> tuple[training.Engine, Callable[[], None]]:
     local = training.LocalTraining(lr=lr, steps=STEPS, batch_size=batch_size)
+    training.keep_freed_memory()  # as `simulate` does
     made = training.make(task, local, **options)  # type: ignore[arg-type]
     model = made.initial
 

@@ -211,7 +211,8 @@ def profile(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
 IMPROVED = """\
 What the profile suggested, and what was done. A step of the CNN allocates and frees tens of megabytes, and glibc
 gives their pages back to the system, so that the next step touches every page anew: `training/allocator.py` keeps
-freed memory in the process (two `mallopt` settings; whoever sets malloc's environment variables keeps their own).
+freed memory in the process (two `mallopt` settings, which `simulate` and the commands make for the whole process unless
+`keep_freed_memory` is False; whoever sets malloc's environment variables keeps their own).
 Test samples that lie side by side are evaluated where they lie instead of being copied (`Engine.evaluate`). Rows on
 disk are sliced as plain arrays: `numpy.memmap` spends several times as long on a slice (`memory/rows.py`).
 """

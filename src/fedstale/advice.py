@@ -29,8 +29,6 @@ class Advice:
     variance
         Participation noise of the global update by rule, in units of ‖Δ_i‖² (all alike), for stale updates that
         resemble the fresh ones with the given correlation.
-    best_beta
-        The β that minimises that noise: the correlation itself, within [0, 1].
     theory_beta
         β* of the bound, by σ_g² in units of σ²/K.
     storage
@@ -48,7 +46,6 @@ class Advice:
     inverse_p_var: float
     correlation: float
     variance: dict[str, float]
-    best_beta: float
     theory_beta: dict[float, float]
     storage: dict[str, int]
     keep: bool
@@ -90,7 +87,6 @@ def advise(p: ArrayLike, num_params: int = 421_642, correlation: float = 0.5) ->
         inverse_p_var=summary.inverse_p_var,
         correlation=correlation,
         variance=variance,
-        best_beta=best,
         theory_beta=by_theory,
         storage=storage,
         keep=keep,

@@ -94,7 +94,6 @@ estimators: dict[str, st.SearchStrategy[Any]] = {
     "BetaFrequency": st.builds(participation.BetaFrequency, positive, positive),
     "Forgetting": st.builds(participation.Forgetting, st.floats(0.1, 0.99), positive, positive),
 }
-estimators["Capped"] = st.builds(participation.Capped, st.one_of(*estimators.values()), st.floats(1, 100))
 
 labels = st.none() | each(st.integers(0, 2))
 breakpoints = st.builds(

@@ -121,7 +121,6 @@ def test_a_script_that_is_imported_later_has_the_same_classes() -> None:
         ({"class": "FedStale", "beta": 2}, "beta = 2"),
         ({"class": "Guarded", "rule": 3}, "must be a rule"),
         ({"class": "Trace", "num_clients": 2, "num_rounds": 3, "rounds": {"0": 1}, "clients": []}, "rounds"),
-        ({"class": "Capped", "estimator": {"class": "All"}, "max_weight": 2}, "must be an estimator"),
         ({"class": "Constant", "beta": {"class": "All"}}, "beta"),
         ({"beta": 2}, 'must have a "class"'),
         ({}, 'must have a "class"'),

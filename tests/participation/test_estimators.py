@@ -16,7 +16,6 @@ from fedstale.checks import InvalidInput
 from fedstale.participation import (
     Bernoulli,
     BetaFrequency,
-    Capped,
     Estimator,
     EstimatorState,
     FedAU,
@@ -34,7 +33,6 @@ ESTIMATORS: list[Estimator] = [
     FedAU(cutoff=None),
     BetaFrequency(),
     Forgetting(decay=0.9),
-    Capped(FedAU(cutoff=7), 4.0),
 ]
 
 
@@ -173,14 +171,12 @@ def test_forgetting_bounds_the_weight_of_a_client_that_stayed_away() -> None:
     assert 1 / estimator.probabilities(state, [0])[0] == pytest.approx(102.0)
 
 
-def test_known_and_capped() -> None:
+def test_known() -> None:
     known = Known([0.5, 0.01, 1.0])
     state = known.init(3)
     np.testing.assert_array_equal(known.probabilities(state, [2, 1]), [1.0, 0.01])
     known.observe(state, [1], 0)
     np.testing.assert_array_equal(known.probabilities(state, [2, 1]), [1.0, 0.01])
-    capped = Capped(known, max_weight=20)
-    np.testing.assert_array_equal(capped.probabilities(state, [0, 1, 2]), [0.5, 0.05, 1.0])
     single = Known(0.3)
     state = single.init(2)
     single.grow(state, 5)
@@ -276,9 +272,7 @@ def test_saved_arrays_are_copies() -> None:
     assert copy.columns["count"].sum() == 0
 
 
-@pytest.mark.parametrize(
-    "estimator", [FedAU(), FedAU(cutoff=4), BetaFrequency(), Forgetting(0.9), Capped(FedAU(4), 3.0)], ids=repr
-)
+@pytest.mark.parametrize("estimator", [FedAU(), FedAU(cutoff=4), BetaFrequency(), Forgetting(0.9)], ids=repr)
 def test_clients_that_join_start_fresh(estimator: Estimator) -> None:
     def run(state: EstimatorState, ids: NDArray[np.int64], first: int) -> list[NDArray[np.float64]]:
         seen = []
@@ -324,8 +318,6 @@ def test_a_round_costs_the_participants_only() -> None:
         (lambda: Forgetting(decay=1.0), "decay = 1.0"),
         (lambda: Forgetting(decay=0.0), "decay = 0.0"),
         (lambda: Forgetting(prior_a=0.0), "prior_a"),
-        (lambda: Capped(FedAU(), 0.5), "max_weight = 0.5"),
-        (lambda: Capped("fedau", 5.0), "estimator = 'fedau'"),  # type: ignore[arg-type]
         (lambda: FedAU().init(0), "num_clients = 0"),
         (lambda: FedAU().grow(FedAU().init(3), 2), "num_clients = 2"),
         (lambda: FedAU().observe(FedAU().init(3), [3], 0), r"participants\[0\] = 3"),

@@ -17,7 +17,6 @@ from fedstale.participation import (
     All,
     Bernoulli,
     BetaFrequency,
-    Capped,
     Correlated,
     Cyclic,
     FedAU,
@@ -75,9 +74,6 @@ def test_estimators_and_selections_by_name() -> None:
     assert make_estimator("beta", prior_a=0.5) == BetaFrequency(0.5, 1.0)
     assert make_estimator("forgetting", decay=0.9) == Forgetting(0.9)
     assert isinstance(make_estimator("known", p=[0.5]), Known)
-    capped = make_estimator("fedau", max_weight=10.0)
-    assert isinstance(capped, Capped)
-    assert (capped.estimator, capped.max_weight) == (FedAU(), 10.0)
     assert make_selection("all") == All()
     assert make_selection("uniform", m=3) == UniformSample(3)
     assert make_selection("fraction", f=0.5) == Fraction(0.5)
@@ -118,7 +114,7 @@ def test_unknown_names_get_near_matches(build: Callable[[], object], message: st
         (lambda: make("bernoulli", p="often", num_clients=3), "p = "),
         (lambda: make_selection("uniform"), "m = None"),
         (lambda: make_estimator("known"), "p = None"),
-        (lambda: make_estimator("fedau", max_weight=0.0), "max_weight = 0"),
+        (lambda: make_estimator("fedau", max_weight=5.0), "unknown option of estimator 'fedau'"),
     ],
 )
 def test_bad_options_are_named(build: Callable[[], object], message: str) -> None:

@@ -126,7 +126,6 @@ ESTIMATORS: list[participation.Estimator] = [
     participation.FedAU(cutoff=None),
     participation.BetaFrequency(),
     participation.Forgetting(decay=0.9),
-    participation.Capped(participation.FedAU(), max_weight=4.0),
 ]
 
 

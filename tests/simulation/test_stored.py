@@ -19,7 +19,6 @@ from fedstale.configs import same
 from fedstale.participation import (
     Bernoulli,
     BetaFrequency,
-    Capped,
     Correlated,
     Cyclic,
     FedAU,
@@ -102,7 +101,7 @@ def test_a_rule_goes_on_as_it_began(rule: fs.Rule, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda one: type(getattr(one, "availability", one)).__name__)
 def test_who_comes_goes_on_as_it_began(process: Any, tmp_path: Path) -> None:
-    given = {"rule": "fedstale", "participation": process, "probabilities": Capped(FedAU(9), 20.0)}
+    given = {"rule": "fedstale", "participation": process, "probabilities": FedAU(9)}
     whole = fs.simulate(**SMALL, **given)
     run = cut(tmp_path, **given)
     result = CliRunner().invoke(app, ["resume", run, "--store", str(tmp_path), "--json"])

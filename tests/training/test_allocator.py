@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from fedstale.training.allocator import keep_freed_memory
+import fedstale as fs
+from fedstale import tasks, training
+from fedstale.training import allocator, keep_freed_memory
 
 # In a thread, as the engines' workers are: several large blocks at once, freed at the end, again and again.
 SCRIPT = """
@@ -51,6 +54,22 @@ def test_freed_memory_is_used_again() -> None:
 def test_the_users_settings_are_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     assert not keep_freed_memory()
+
+
+@pytest.mark.parametrize(("options", "times"), [({}, 1), ({"keep_freed_memory": False}, 0)], ids=repr)
+def test_the_simulator_asks_for_it_unless_told_not_to(
+    options: dict[str, Any], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(allocator, "keep_freed_memory", lambda: asked.append(None))
+    fs.simulate("digits", "fedavg", rounds=1, p_min=1.0, threads=1, **options)
+    assert len(asked) == times
+
+
+def test_building_an_engine_leaves_malloc_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator, "sys", None)  # whoever calls it would fail at its first line
+    made = training.make(tasks.make("digits", num_clients=4), training.LocalTraining(lr=0.1), threads=1)
+    made.updates(made.initial, [0, 1], 0)
 
 
 def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

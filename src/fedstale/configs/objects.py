@@ -49,7 +49,6 @@ CLASSES: dict[str, type[Any]] = {
         who.FedAU,
         who.BetaFrequency,
         who.Forgetting,
-        who.Capped,
         who.Bernoulli,
         who.Markov,
         who.Correlated,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ..checks import Float, choose, client_count, fail, unknown
 from ..federation import Ints
 from .estimator import Estimator
-from .estimators import BetaFrequency, Capped, FedAU, Forgetting, Known
+from .estimators import BetaFrequency, FedAU, Forgetting, Known
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
 from .selection import All, Fraction, LeastRecent, Selection, UniformSample
 from .trace import Trace
@@ -42,7 +42,7 @@ def make_selection(name: str, **options: Any) -> Selection:
     return _build("selection", name, SELECTIONS, options)
 
 
-def make_estimator(name: str, *, max_weight: float | None = None, **options: Any) -> Estimator:
+def make_estimator(name: str, **options: Any) -> Estimator:
     """Return an estimator by name.
 
     Parameters
@@ -50,13 +50,10 @@ def make_estimator(name: str, *, max_weight: float | None = None, **options: Any
     name
         One of `ESTIMATORS`: "known" (`p`), "fedau" (`cutoff`, default 50), "fedau-nocutoff", "beta"
         (`prior_a`, `prior_b`) or "forgetting" (`decay`, `prior_a`, `prior_b`).
-    max_weight
-        Where given, 1/p̂ is at most this (`Capped`).
     **options
-        What the estimator takes.
+        What the estimator takes. A largest 1/p̂ is a bound around the rule: `rules.Guarded(rule, max_weight=…)`.
     """
-    estimator = _build("estimator", name, ESTIMATORS, options)
-    return estimator if max_weight is None else Capped(estimator, max_weight)
+    return _build("estimator", name, ESTIMATORS, options)
 
 
 def _build(kind: str, name: str, table: dict[str, Callable[..., T]], options: dict[str, Any]) -> T:

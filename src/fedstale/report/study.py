@@ -28,7 +28,10 @@ from .recipe import TOGETHER
 Place = tuple[tuple[str, Any], ...]
 """The settings that make it, by name."""
 
-WITHOUT_EFFECT = ("engine", "threads", "device", "evaluate_every", "per_client", "memory_error", "train_loss")
+WITHOUT_EFFECT = (
+    *("engine", "threads", "device", "keep_freed_memory"),
+    *("evaluate_every", "per_client", "memory_error", "train_loss"),
+)
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
 NOT_PLACES = ("task", "seed", "lr", *TOGETHER, *WITHOUT_EFFECT)
 CURVES = 4

@@ -107,6 +107,8 @@ def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = 
     """Make local training on the task."""
     if isinstance(task, Quadratic):
         return QuadraticTrainer(task, chosen.lr or 0.003, chosen.local_steps or 5, seed=chosen.seed)
+    if chosen.keep_freed_memory and chosen.device.startswith("cpu"):
+        training.keep_freed_memory()
     made = training.make(
         task,
         make_local_training(chosen, task),

@@ -80,6 +80,9 @@ class Settings(BaseModel):
     threads: int | None = Field(
         None, ge=1, le=1024, description="clients that train side by side on the CPU; changes no bits"
     )
+    keep_freed_memory: bool = Field(
+        True, description="let malloc keep what local training frees: faster on the CPU, for the whole process"
+    )
 
     evaluate_every: int | None = Field(
         None, ge=1, lt=MOST_ROUNDS, description="rounds between evaluations; default: 50 in a run"

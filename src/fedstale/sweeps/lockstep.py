@@ -34,7 +34,9 @@ from .outcome import Outcome
 from .perceptron import SharedBatchPerceptron
 from .server import BatchedServer, supports
 
-SHARED_EXCEPT = frozenset({"rule", "beta", "lr", "server_lr", "swap", "probabilities", "engine", "threads"})
+SHARED_EXCEPT = frozenset(
+    {"rule", "beta", "lr", "server_lr", "swap", "probabilities", "engine", "threads", "keep_freed_memory"}
+)
 """Settings in which the runs of a batch may differ."""
 UNDERSTOOD = SHARED_EXCEPT | {
     *("task", "num_clients", "share", "partition", "partition_options", "weights"),

@@ -16,6 +16,7 @@ from .batches import Batches, draw
 from .local import LocalTraining
 
 if TYPE_CHECKING:
+    from .allocator import keep_freed_memory
     from .engine import Engine
     from .evaluation import Evaluation
     from .fastest import FastestEngine
@@ -34,6 +35,7 @@ __all__ = [
     "VmapEngine",
     "draw",
     "flatten",
+    "keep_freed_memory",
     "make",
     "unflatten",
 ]
@@ -45,6 +47,7 @@ _LAZY = {
     "LoopEngine": "loop",
     "VmapEngine": "vmap",
     "flatten": "layout",
+    "keep_freed_memory": "allocator",
     "make": "registry",
     "unflatten": "layout",
 }

@@ -3,7 +3,8 @@
 A step of a convolutional model allocates and frees tens of megabytes. glibc's malloc returns such memory, at once or
 now and then, so that later steps touch fresh pages again: thousands of page faults a step of the paper's MNIST CNN
 (benchmarks/profile_rounds.py counts them). Two settings of malloc let it keep up to 256 MiB for each thread. They hold
-for the whole process; what the user has set by environment variables is left alone, and so are other C libraries.
+for the whole process and cannot be taken back; what the user has set by environment variables is left alone, and so are
+other C libraries. No engine does this by itself: the simulator does, unless the setting `keep_freed_memory` is False.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _USERS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory() -> bool:
-    """Make the change; whether it was made."""
+    """Tell malloc to keep freed memory, in the whole process and for good; whether that was done."""
     if sys.platform != "linux" or any(name in os.environ for name in _USERS):
         return False
     try:

@@ -40,6 +40,8 @@ def make(
 ) -> Engine:
     """Make an engine for a task.
 
+    Steps of larger models are faster on the CPU after `keep_freed_memory()`, which is for the caller to decide.
+
     Parameters
     ----------
     task

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ..tasks.task import Task
-from .allocator import keep_freed_memory
 from .blocked import works
 from .layout import Layout, flatten
 from .local import LocalTraining
@@ -53,8 +52,6 @@ class Setting:
     ) -> None:
         self.task, self.training, self.seed = task, training, seed
         self.bfloat16, self.device, self.record_losses = bfloat16, device, record_losses
-        if device.type == "cpu":
-            keep_freed_memory()
         built = task.build(seed)
         self.layout = Layout.of(built)
         self.initial = flatten(built)
