@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..checks import fail
+from ..federation import Ints
 from ..randomness import generator
 from .local import LocalTraining
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

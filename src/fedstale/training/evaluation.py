@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from ..checks import Float
+from ..federation import Ints
 from ..tasks.task import Loss
 from .dense import is_cross_entropy
-
-Floats64 = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class Evaluation:
     clients: Ints
     counts: Ints
     correct: Ints
-    losses: Floats64
+    losses: Float
     groups: Ints
 
     @property
@@ -51,12 +50,12 @@ class Evaluation:
         return _ratio(self.losses, self.counts)
 
     @property
-    def client_accuracies(self) -> Floats64:
+    def client_accuracies(self) -> Float:
         """The accuracy on each client's samples; NaN for a client without any."""
         return _ratios(self.correct, self.counts)
 
     @property
-    def client_losses(self) -> Floats64:
+    def client_losses(self) -> Float:
         """F_i(w) of each client; NaN for a client without samples."""
         return _ratios(self.losses, self.counts)
 
@@ -68,7 +67,7 @@ class Evaluation:
         }
 
 
-def per_client(logits: Tensor, y: Tensor, bounds: Ints, loss: Loss) -> tuple[Ints, Floats64]:
+def per_client(logits: Tensor, y: Tensor, bounds: Ints, loss: Loss) -> tuple[Ints, Float]:
     """Count correct answers and add up losses of each client.
 
     Parameters
@@ -99,7 +98,7 @@ def rows_of(offsets: Ints, clients: Ints) -> tuple[Ints, Ints]:
     return np.arange(bounds[-1]) + np.repeat(offsets[clients] - bounds[:-1], counts), bounds
 
 
-def _sums(values: NDArray[np.generic], bounds: Ints) -> Floats64:
+def _sums(values: NDArray[np.generic], bounds: Ints) -> Float:
     running = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     return np.asarray(running[bounds[1:]] - running[bounds[:-1]], dtype=np.float64)
 
@@ -109,7 +108,7 @@ def _ratio(part: NDArray[np.generic], whole: Ints) -> float:
     return float(np.sum(part)) / total if total else float("nan")
 
 
-def _ratios(part: NDArray[np.generic], whole: Ints) -> Floats64:
+def _ratios(part: NDArray[np.generic], whole: Ints) -> Float:
     result = np.full(len(whole), np.nan)
     np.divide(part, whole, out=result, where=whole > 0)
     return result
