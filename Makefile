@@ -54,7 +54,7 @@ test-all: $(VENV)/.installed-all
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m ""
+	$(BIN)/pytest -m "" --hypothesis-profile=many
 
 format: $(VENV)/.installed-all
 	$(BIN)/ruff format .

@@ -184,6 +184,33 @@ def test_the_common_beta_counts_as_a_few_terms_of_every_client() -> None:
     assert state.clients["beta/value"][1] < 0.1
 
 
+@pytest.mark.parametrize("forget", [1.0, 0.6])
+def test_a_client_forgets_when_it_comes(forget: float) -> None:
+    """β_i from Σ forget^(times it came since) (t + 1)⟨Δ_i, h_i⟩ and ‖h_i‖², and as many terms n_i fewer."""
+    rng = np.random.default_rng(9)
+    prior = 2.0
+    rule = fs.FedStale(beta=betas.AutoPerClient(forget=forget, prior=prior))
+    p = np.array([0.9, 0.5, 0.2])
+    state = rule.init(fs.Federation(3, D, probabilities=p), memory="ram:float64")
+    terms: list[list[tuple[float, float]]] = [[], [], []]
+    rows, drift = np.zeros((3, D)), rng.normal(size=(3, D))
+    for t in range(30):
+        who = np.flatnonzero(rng.random(3) < p)
+        fresh = drift + rng.normal(size=(3, D))
+        rule.combine(state, fs.Round(t, who, fresh[who]))
+        common = betas.Auto().value(state, t)
+        for i in who:
+            if rows[i].any():
+                terms[i].append(((t + 1) * fresh[i] @ rows[i], (t + 1) * rows[i] @ rows[i]))
+            rows[i] = fresh[i]
+            age = forget ** np.arange(len(terms[i]))[::-1]
+            inner, norm = (age @ np.array(terms[i])) if terms[i] else (0.0, 1.0)
+            wanted = (age.sum() * inner / norm + prior * common) / (age.sum() + prior)
+            assert state.clients["beta/count"][i] == pytest.approx(age.sum())
+            assert state.clients["beta/value"][i] == pytest.approx(np.clip(wanted, 0, 1))
+    assert min(map(len, terms)) > 2
+
+
 def test_theory_follows_the_guidelines_online() -> None:
     """More heterogeneous data raise β*, more noise lowers it (guideline A), seen through estimated moments."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedstale as fs
@@ -116,7 +116,6 @@ dtypes = st.sampled_from(["f2", "f4", "f8", ">f4", "i8", "u1", "?"])
 
 
 @given(st.lists(st.tuples(shapes, dtypes, st.booleans()), min_size=1, max_size=5), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
 def test_splitting_and_joining_gives_the_model_back(layers: list[tuple[tuple[int, ...], str, bool]], seed: int) -> None:
     chance = np.random.default_rng(seed)
     model = {"w": np.ones(1, "f4")}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedstale as fs
@@ -57,7 +57,6 @@ def test_what_is_too_large_is_stored_as_the_largest_number(name: str) -> None:
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(0, 40), length=st.integers(1, 9000))
-@settings(max_examples=40, deadline=None)
 def test_blocked_sum_equals_the_plain_one(seed: int, count: int, length: int) -> None:
     rng = np.random.default_rng(seed)
     rows, weights = rng.normal(size=(count, length)).astype(np.float32), rng.normal(size=count)

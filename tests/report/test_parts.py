@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -33,7 +32,6 @@ from fedstale.tasks import Quadratic
 from .reading import read
 
 
-@examples(max_examples=60, deadline=None)
 @given(st.text(), st.text())
 def test_text_comes_out_as_it_went_in(inside: str, attribute: str) -> None:
     made = tag("p", inside, title=attribute)
@@ -48,7 +46,6 @@ def test_markup_is_not_escaped_twice() -> None:
     assert text("<", Markup(">")) == "&lt;>"
 
 
-@examples(max_examples=60, deadline=None)
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
 def test_ticks_are_few_and_inside(low: float, width: float) -> None:
     high = low + width

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -30,7 +30,6 @@ def run(rule: fs.Rule, seed: int, rounds: int = 12, dtype: Any = np.float64, d: 
 
 
 @given(seed=st.integers(0, 10**6), beta=st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
 def test_three_forms_agree(seed: int, beta: float) -> None:
     """Eqs. fedstale1, fedstale2 and fedstale3 of the supplement, written out, against the rule."""
     rng = np.random.default_rng(seed)

@@ -121,6 +121,17 @@ def test_rounds_lost_while_waiting() -> None:
     assert 0 < share.metrics["rounds_lost"][-1] < lost[-1]
 
 
+def test_waiting_for_everybody_who_counts() -> None:
+    """A client of weight 0 that never comes is not waited for; one of any other weight is."""
+    rule = rules.WaitingMIFA()
+    state = rule.init(fs.Federation(4, 2, weights=[0.5, 0.0, 0.375, 0.125]), memory="ram:float64")
+    rounds = [(0, [1.0, 2.0], 1, [0.0, 0.0]), (2, [4.0, 6.0], 2, [0.0, 0.0]), (3, [8.0, -8.0], 2, [3.0, 2.25])]
+    for t, (client, update, lost, want) in enumerate([*rounds, rounds[-1]]):
+        delta = rule.combine(state, fs.Round(t, [client], [update], probabilities=1.0))
+        assert np.array_equal(np.asarray(delta), want)
+        assert state.report["rounds_lost"] == lost
+
+
 def test_bytes_on_the_wire() -> None:
     common: dict[str, Any] = {"task": "quadratic", "num_clients": 6, "p_min": 0.2, "lr": 0.05, "rounds": 60}
     sums = {}

@@ -155,6 +155,14 @@ def test_find_only_finished_runs_with_exactly_this_config(store: Store) -> None:
         assert store.find(other) is None
 
 
+def test_a_float_beyond_the_exact_integers_is_not_the_integer_it_shows() -> None:
+    """From 2⁵³ on a float stands for more than one integer: two configs must not pass for the same run."""
+    assert digest({"x": float(2**53 - 1)}) == digest({"x": 2**53 - 1})
+    assert digest({"x": 1.0 - 2**53}) == digest({"x": 1 - 2**53})
+    for whole in (2**53, -(2**53), 2**53 + 1, 10**22):
+        assert digest({"x": float(whole)}) != digest({"x": int(float(whole))})
+
+
 def test_the_hash_is_that_of_canonical_json() -> None:
     import hashlib
 

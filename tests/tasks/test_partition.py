@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstale.checks import InvalidInput, UnknownName
@@ -24,7 +24,6 @@ def disjoint(parts: list[Ints]) -> Ints:
     return np.sort(everything)
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 300), clients=st.integers(1, 40), seed=st.integers(0, 2**32))
 def test_iid_uses_every_sample_once_in_equal_parts(size: int, clients: int, seed: int) -> None:
     labels = np.arange(size) % 7
@@ -39,7 +38,6 @@ def test_iid_uses_every_sample_once_in_equal_parts(size: int, clients: int, seed
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(deadline=None)
 @given(clients=st.integers(1, 30), alpha=st.floats(0.3, 100), seed=st.integers(0, 1000))
 def test_dirichlet_uses_every_sample_once(clients: int, alpha: float, seed: int) -> None:
     parts = split(BALANCED, clients, "dirichlet", seed=seed, alpha=alpha)
@@ -47,7 +45,6 @@ def test_dirichlet_uses_every_sample_once(clients: int, alpha: float, seed: int)
     assert disjoint(parts).tolist() == list(range(len(BALANCED)))
 
 
-@settings(deadline=None)
 @given(clients=st.integers(1, 40), classes=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_pathological_gives_every_client_exactly_so_many_classes(clients: int, classes: int, seed: int) -> None:
     parts = split(BALANCED, clients, "pathological", seed=seed, classes_per_client=classes)
@@ -59,7 +56,6 @@ def test_pathological_gives_every_client_exactly_so_many_classes(clients: int, c
     assert len(everything) == 120 * np.count_nonzero(holders)
 
 
-@settings(deadline=None)
 @given(share=st.floats(0.2, 1.0), seed=st.integers(0, 1000))
 def test_share_is_the_part_of_the_samples_that_is_used(share: float, seed: int) -> None:
     for how in ("iid", "pathological"):

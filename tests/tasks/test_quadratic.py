@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -38,7 +38,6 @@ def plain_loop(problem: Quadratic, w: Float, clients: list[int], steps: int, lr:
     return np.array(rows)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 1000), steps=st.integers(1, 8), lr=st.floats(1e-4, 0.5))
 def test_local_updates_are_those_of_a_plain_loop(seed: int, steps: int, lr: float) -> None:
     problem = Quadratic.random(6, 4, seed=seed)
@@ -93,7 +92,6 @@ def test_weights_move_the_optimum() -> None:
     np.testing.assert_allclose(only_first.optimum, base.optima[0])
 
 
-@settings(deadline=None)
 @given(n=st.integers(1, 6), d=st.integers(1, 6), condition=st.floats(1, 100), seed=st.integers(0, 99))
 def test_random_problems_have_the_promised_curvature(n: int, d: int, condition: float, seed: int) -> None:
     problem = Quadratic.random(n, d, seed, condition=condition)

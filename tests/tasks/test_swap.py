@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,7 +23,6 @@ def changed(after: NDArray[np.int64], client: int, old: int, new: int) -> int:
     return int(np.sum((LABELS[rows] == old) & (after[rows] == new)))
 
 
-@settings(deadline=None)
 @given(swap=st.floats(0, 1), seed=st.integers(0, 100), pair=st.sampled_from([(8, 9), (2, 6), (1, 0)]))
 def test_exact_counts_in_the_second_group_and_nothing_else(swap: float, seed: int, pair: tuple[int, int]) -> None:
     before = LABELS.copy()
@@ -45,7 +44,6 @@ def test_exact_counts_in_the_second_group_and_nothing_else(swap: float, seed: in
             assert abs(count - sum(counts) * np.sum(LABELS[rows] == old) / max(here, 1)) < 1
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12),
     strengths=st.tuples(st.floats(0, 1), st.floats(0, 1)),

@@ -1,0 +1,81 @@
+"""Whatever happens after a checkpoint, until the next one is complete, the last one loads with all its bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedstale as fs
+from fedstale import state as states
+from fedstale.memory import Memory
+
+N, D = 5, 7
+RULE = fs.FedStale(beta=0.5)
+
+# What happens one after the other. A save that fails has written its rows already, but not the file that names them.
+EVENTS = (
+    *("round", "save", "round", "round", "failed save", "round", "failed save", "round", "lent", "save"),
+    *("lent", "round", "save", "everybody", "everybody", "failed save", "everybody"),
+    *("resume", "round", "everybody", "failed save", "round", "lent", "save", "resume", "everybody", "everybody"),
+)
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+def bits(state: fs.State) -> dict[str, bytes]:
+    memory = state.memory
+    arrays = {"rows": memory.rows(np.arange(N)), "total": memory.total, "masses": memory.masses, "seen": memory.seen}
+    arrays |= {"model": np.asarray(state.model), "round": np.array(state.round), **state.clients, **state.extras}
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def train(state: fs.State, event: str) -> None:
+    """One round, of which the events before decide nothing but the index."""
+    rng = np.random.default_rng(state.round)
+    who = np.arange(N) if event == "everybody" else np.sort(rng.choice(N, 3, replace=False))
+    updates: Any = rng.normal(size=(len(who), D)).astype(np.float32)
+    if event == "lent":
+        assert isinstance(state.memory, Memory)
+        room = state.memory.lend(len(who) + 2, np.dtype(np.float32))
+        assert room is not None
+        for row, update in zip(room[2:], updates, strict=True):
+            row[:] = update
+        room[0][:] = room[1][:] = np.nan  # lent, written to and not used
+        updates = room[2:]
+    RULE.step(state, fs.Round(state.round, who, updates, probabilities=0.5))
+
+
+@pytest.mark.parametrize("where", ["ram", "disk:{}/rows"])
+@pytest.mark.parametrize("crash", range(2, len(EVENTS) + 1))
+def test_the_last_checkpoint_is_whole(where: str, crash: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first `crash` events happen, then nothing more: what loads is the last checkpoint that was completed."""
+    state = RULE.init(fs.Federation(N, D), memory=where.format(tmp_path), model=np.zeros(D))
+    folder, whole = tmp_path / "checkpoint", bits(state)
+
+    def full(*_: Any) -> None:
+        raise Crash
+
+    for event in EVENTS[:crash]:
+        if event == "save":
+            state.save(folder)
+            whole = bits(state)
+        elif event == "failed save":
+            with monkeypatch.context() as patch:
+                patch.setattr(states, "write_tensors", full)
+                with pytest.raises(Crash):
+                    state.save(folder)
+        elif event == "resume":
+            state.close()
+            state = fs.State.load(folder)
+            assert bits(state) == whole
+        else:
+            train(state, event)
+    state.close()
+    found = fs.State.load(folder)
+    assert bits(found) == whole
+    found.close()
