@@ -10,7 +10,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-all format docs bench bench-peers lock audit clean
+.PHONY: help demo test test-all format docs bench bench-peers lock audit mutants clean
 
 help:
 	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +73,11 @@ audit: locks/all.txt | $(BIN)/python
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
 	  $(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
 	$(VENV)/audit/bin/pip-audit --strict --requirement locks/all.txt --no-deps --disable-pip --progress-spinner off
+
+# Changes of rules/, memory/, beta.py and participation/ that no test notices, to be read; hours for all of them, minutes
+# for one file: make mutants FILE=src/fedstale/rules/mifa.py
+mutants: $(VENV)/.installed-all
+	$(BIN)/python .ci/mutants.py --env $(VENV)/mutants $(FILE)
 
 # The same work with Flower, pfl-research, fluke and a plain loop, each in .venv-peers/NAME: about 25 minutes.
 bench-peers: $(VENV)/.installed-all
