@@ -118,7 +118,7 @@ def test_no_block_escapes(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ("```python\n1 / 0\n```\n", "division"),
         ("```console\nfedstale advise --p nonsense\n```\n", "must be numbers"),
-        ("```console\nfedstale compair\n```\n", "No such command"),
+        ("```console\nfedstale compair\n```\n", "unknown command"),
         ("```console\nrm -r x\n```\n", "not run by this test"),
         ("```console\nls no-such-file\n```\n", "no-such-file"),
         ("```python\nprint(1)\n```\n\n<!-- output -->\n```text\n2\n```\n", "shows"),

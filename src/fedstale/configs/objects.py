@@ -174,7 +174,8 @@ def _named(value: Any) -> dict[str, Config]:
         return named
     if hasattr(value, "fingerprint"):  # a task with data
         return {**named, "text": str(value.name), "values": {"fingerprint": value.fingerprint()}}
-    shown = _own_rule(value) if isinstance(value, rules.Rule) else " ".join(repr(value).split())
+    named_itself = isinstance(value, rules.Rule) and "name" in vars(type(value))  # and has not inherited a name
+    shown = _own_rule(value) if named_itself else " ".join(repr(value).split())
     shown = re.sub(r" at 0x[0-9a-f]+", "", shown)
     named["text"] = shown if len(shown) <= _TEXT else shown[: _TEXT - 1] + "…"
     if isinstance(value, np.ndarray):
