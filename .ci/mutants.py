@@ -80,7 +80,8 @@ def survivors(python: Path, tree: Path, files: list[str], tests: list[str], jobs
     around = {**os.environ, "PYTHONPATH": str(changed)}
     done = subprocess.run([*mutmut, "run", "--max-children", str(jobs)], cwd=tree, env=around, check=False)  # noqa: S603
     if done.returncode:
-        raise SystemExit(f"mutmut gave up; do the tests pass as they are? {python} -m pytest {' '.join(tests)}")
+        tried = f"{python} -m pytest {' '.join(tests)}"
+        raise SystemExit(f"mutmut ended with code {done.returncode}; do the tests pass as they are? {tried}")
     told = subprocess.run([*mutmut, "results"], cwd=tree, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603
     left = [line.strip().rpartition(": ")[::2] for line in told.stdout.splitlines() if line.strip()]
     for name, state in left:

@@ -23,13 +23,13 @@ def killer(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> crashe
 @pytest.mark.parametrize(
     ("victim", "place"),
     [
-        ("single run, quadratic, disk", "training"),
-        ("single run, quadratic, ram", "rule"),
         ("single run, quadratic, disk", "checkpoint"),
         ("single run, quadratic, ram", "store"),
-        ("Flower server, ram", "store"),
         ("Flower server, disk", "checkpoint"),
         ("sweep, one by one, disk", "store"),
+        pytest.param("single run, quadratic, disk", "training", marks=pytest.mark.slow),
+        pytest.param("single run, quadratic, ram", "rule", marks=pytest.mark.slow),
+        pytest.param("Flower server, ram", "store", marks=pytest.mark.slow),
     ],
 )
 def test_killed_at_a_place(killer: crashes.Crashes, victim: str, place: str) -> None:
@@ -42,10 +42,10 @@ def test_killed_at_a_place(killer: crashes.Crashes, victim: str, place: str) -> 
 @pytest.mark.parametrize(
     ("victim", "place"),
     [
-        ("single run, quadratic, ram", "training"),
         ("single run, quadratic, disk", "rule"),
         ("single run, quadratic, ram", "checkpoint"),
-        ("Flower server, disk", "rule"),
+        pytest.param("single run, quadratic, ram", "training", marks=pytest.mark.slow),
+        pytest.param("Flower server, disk", "rule", marks=pytest.mark.slow),
         ("sweep, one by one, disk", "store"),
     ],
 )

@@ -44,8 +44,14 @@ def prepared(rule: fs.Rule, precision: str, weights: NDArray[np.float64] | str) 
     return prepare
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("weights", ["client", "sample", "given"])
+@pytest.mark.parametrize(
+    ("precision", "weights"),
+    [
+        *((precision, "given") for precision in PRECISIONS),
+        *(("float64", weights) for weights in ("client", "sample")),
+        *(pytest.param(p, w, marks=pytest.mark.slow) for p in PRECISIONS[1:] for w in ("client", "sample")),
+    ],
+)
 @pytest.mark.parametrize("rule", UNBIASED, ids=repr)
 def test_unbiased_for_any_memory(rule: fs.Rule, precision: str, weights: str) -> None:
     given = ALPHA if weights == "given" else weights

@@ -48,11 +48,12 @@ def draws(rounds: range) -> list[str]:
 
 
 def test_one_or_two_processes_draw_the_same() -> None:
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        parts = list(pool.map(draws, [range(0, 20), range(20, 40)]))
-    assert parts[0] + parts[1] == draws(range(40))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        others = pool.submit(draws, range(20, 40)).result()
+    assert draws(range(20)) + others == draws(range(40))
 
 
+@pytest.mark.slow
 def test_the_rare_group_is_served_by_unbiased_rules() -> None:
     """Bias made visible: p_min = .05, swap 1.0; measured gaps are 7 to 11 points over two seeds."""
     rare = {}

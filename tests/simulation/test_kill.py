@@ -84,9 +84,13 @@ def check(tmp_path: Path, task: list[str], rounds: int, memory: str, method: str
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "cut")
 
 
-@pytest.mark.parametrize("memory", ["ram", "disk"])
-def test_quadratic(memory: str, tmp_path: Path) -> None:
-    check(tmp_path, QUADRATIC, 1500, memory, "fedstale-fedau", kills=3)
+@pytest.mark.parametrize(
+    ("memory", "kills"),
+    [("disk", 1), *(pytest.param(memory, 3, marks=pytest.mark.slow) for memory in ("ram", "disk"))],
+)
+def test_quadratic(memory: str, kills: int, tmp_path: Path) -> None:
+    """Once by default: whether the last checkpoint is ever touched, tests/memory/test_last_checkpoint.py tells."""
+    check(tmp_path, QUADRATIC, 1500, memory, "fedstale-fedau", kills)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import hashlib
 import logging
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "distinct": {"batch_size": 7, "replacement": False},
     "epochs": {"epochs": 2, "momentum": 0.5},
 }
+EXTRAS = ("none", "linear", "prox", "all")
 
 
 def built(model: Any = mlp, *, name: str = "loop", losses: bool = False, threads: int = 2, **settings: Any) -> Engine:
@@ -36,12 +38,19 @@ def built(model: Any = mlp, *, name: str = "loop", losses: bool = False, threads
     return make(task(model), local, engine=name, seed=3, threads=threads, losses=losses)
 
 
+def combinations() -> list[Any]:
+    """All of them; a third is not slow, in which every two of setting, extra term and model meet."""
+    every = product(enumerate(SETTINGS), enumerate(EXTRAS), enumerate(MODELS))
+    return [
+        pytest.param(model, settings, extra, marks=[] if (s + e + m) % len(MODELS) == 0 else [pytest.mark.slow])
+        for (s, settings), (e, extra), (m, model) in every
+    ]
+
+
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("extra", ["none", "linear", "prox", "all"])
+@pytest.mark.parametrize(("model", "settings", "extra"), combinations())
 def test_updates_are_those_of_a_plain_loop(name: str, model: str, settings: str, extra: str) -> None:
-    engine = built(MODELS[model], name=name, **SETTINGS[settings])
+    engine = built(MODELS[model], name=name, threads=1, **SETTINGS[settings])
     local, start = engine.setting.training, engine.initial
     rng = np.random.default_rng(0)
     terms: dict[str, Any] = {}
