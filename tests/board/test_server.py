@@ -415,7 +415,14 @@ def test_who_listens_to_others_is_warned(
 
 def test_the_command_serves_until_ctrl_c(folder: Path) -> None:
     started = [sys.executable, "-m", "fedstale", "board", str(folder), "--port", "0"]
-    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        started,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell lets its background jobs ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", said)
