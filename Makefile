@@ -19,10 +19,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Every archive is compared with its hash. The lock is the whole set, so that nothing else is fetched: `pip check` sees that
-# nothing is missing. Only the CUDA build of torch, which an index gives on Linux, needs more: locks/cuda.txt.
+# nothing is missing. torch comes in its build for CPUs where pip finds that, else with CUDA's libraries.
 define install
 $(PIP) install --require-hashes --no-deps -r locks/$(1).txt
-$(PIP) check || $(PIP) install --require-hashes --no-deps -r locks/cuda.txt
+$(PIP) install --require-hashes --no-deps -r locks/torch-cpu.txt 2>/dev/null || \
+  $(PIP) install --require-hashes --no-deps -r locks/torch.txt
 $(PIP) install --no-deps --no-build-isolation -e .
 $(PIP) check
 endef
@@ -35,7 +36,7 @@ $(VENV)/.installed-all: pyproject.toml locks/all.txt | $(BIN)/python
 	$(call install,all)
 	@touch $@ $(VENV)/.installed-demo
 
-# Give WHEELS=FOLDER when torch's build for CPUs lies in a folder of wheels: its hash is added.
+# Give WHEELS=FOLDER where torch's build for CPUs lies in a folder of wheels: locks/torch-cpu.txt is written, too.
 lock: | $(BIN)/python
 	test -x $(BIN)/uv || $(PIP) install -c constraints.txt uv
 	$(BIN)/python .ci/lock.py $(if $(WHEELS),--wheels $(WHEELS))
@@ -69,10 +70,10 @@ bench: $(VENV)/.installed-all
 	$(BIN)/python benchmarks/round.py
 
 # Known vulnerabilities of the pinned dependencies; fails, too, where its database cannot tell of one of them.
-audit: locks/all.txt | $(BIN)/python
+audit: locks/all.txt locks/torch.txt | $(BIN)/python
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
 	  $(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
-	$(VENV)/audit/bin/pip-audit --strict --requirement locks/all.txt --no-deps --disable-pip --progress-spinner off
+	$(VENV)/audit/bin/pip-audit --strict --requirement locks/all.txt --requirement locks/torch.txt --no-deps --disable-pip --progress-spinner off
 
 # Changes of rules/, memory/, beta.py and participation/ that no test notices, to be read; hours for all of them, minutes
 # for one file: make mutants FILE=src/fedstale/rules/mifa.py

@@ -3,9 +3,10 @@
     make lock [WHEELS=FOLDER]
 
 Versions are those of constraints.txt; this adds the hashes and what other systems need beside it. all.txt and sim.txt
-are the extras of those names with the build backend. torch has two builds of one version on Linux: the index's, which
-needs CUDA's libraries (cuda.txt), and the one for CPUs, which pip may find in a folder of wheels; WHEELS names that
-folder, so that its hash stands in the lock, too.
+are the extras of those names with the build backend, without torch, which has two builds of one version on Linux: the
+one for CPUs (torch-cpu.txt), which pip may find in a folder of wheels, and the index's with CUDA's libraries
+(torch.txt). Set-up tries them in this order; in one file pip would always take the index's, because only of that one
+it knows the hash beforehand. WHEELS names the folder, without it torch-cpu.txt stays as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = ("all", "sim")
 EDITABLE = "editables"
 """What hatchling asks for when it installs a project that can be edited."""
-CUDA = re.compile(r"(nvidia|cuda)-|triton==")
+APART = re.compile(r"torch==|(nvidia|cuda)-|triton==")
+"""torch, and what its build with CUDA needs."""
 TORCH = re.compile(r"torch==(\S+)")
 HEAD = "# Written by `make lock` from pyproject.toml and constraints.txt; do not edit.\n"
 
@@ -38,30 +40,29 @@ def compiled(extra: str) -> list[str]:
     return re.split(r"\n(?=\S)", done.stdout.rstrip("\n"))
 
 
-def with_wheels(package: str, wheels: Path | None) -> str:
-    """Add the hashes of further builds of torch's version."""
-    pin = TORCH.match(package)
-    if pin is None or wheels is None:
-        return package
-    found = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels.glob(f"torch-{pin[1]}[+-]*.whl"))
-    more = [f"    --hash=sha256:{one}" for one in found if one not in package]
-    return " \\\n".join([package, *more])
+def cpu_build(version: str, wheels: Path) -> str:
+    """The pin of torch's build for CPUs, with the hashes of what lies in the folder."""
+    found = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels.glob(f"torch-{version}+cpu-*.whl"))
+    return " \\\n".join([f"torch=={version}+cpu", *(f"    --hash=sha256:{one}" for one in found)])
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheels", type=Path, help="folder with other builds of torch")
+    parser.add_argument("--wheels", type=Path, help="folder with torch's build for CPUs")
     wheels = parser.parse_args().wheels
+    parts: dict[str, list[str]] = {}
+    for extra in EXTRAS:
+        packages = compiled(extra)
+        parts[extra] = [one for one in packages if not APART.match(one)]
+        parts["torch"] = [one for one in packages if APART.match(one)]
+    if wheels is not None:
+        version = next(pin[1] for pin in map(TORCH.match, parts["torch"]) if pin)
+        parts["torch-cpu"] = [cpu_build(version, wheels)]
     folder = ROOT / "locks"
     folder.mkdir(exist_ok=True)
-    for extra in EXTRAS:
-        packages = [with_wheels(package, wheels) for package in compiled(extra)]
-        parts = {extra: [one for one in packages if not CUDA.match(one)]}
-        if extra == "all":
-            parts["cuda"] = [one for one in packages if CUDA.match(one)]
-        for name, lines in parts.items():
-            (folder / f"{name}.txt").write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+    for name, lines in parts.items():
+        (folder / f"{name}.txt").write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
