@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedstale.checks import InvalidInput
-from fedstale.cli.app import app
+from fedstale.cli.app import app, main
 
 QUADRATIC = ["run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet"]
 
@@ -112,13 +113,23 @@ def test_store_by_environment_and_option(inside: Path) -> None:
         (["data", "fetch", "mnst"], "did you mean mnist"),
     ],
 )
-def test_one_clear_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = fedstale(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    (line,) = done.stderr.strip().splitlines()
+def test_one_clear_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    inside: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """In this process: to start one for each takes a second. `test_a_misspelt_option_names_the_right_one` does."""
+    monkeypatch.setattr(sys, "argv", ["fedstale", *arguments])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main sets its own: it is put back
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith("fedstale: ")
     assert message in line
-    runs = list(tmp_path.glob("fedstale-runs/runs/*"))
+    runs = list(inside.glob("fedstale-runs/runs/*"))
     assert not runs, "a refused run leaves nothing behind"
 
 
