@@ -267,9 +267,9 @@ class Database:
         return link
 
     def _settle(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall())
+        for what in ("auto_vacuum = INCREMENTAL", "synchronous = FULL", "journal_mode = WAL"):
+            # Each may meet the lock of a process that makes the same store at the same time.
+            self._patiently(lambda what=what: connection.execute(f"PRAGMA {what}").fetchall())  # type: ignore[misc]
 
     def _check_schema(self) -> None:
         """Make the tables of a new file; refuse a file whose tables are not exactly those."""
