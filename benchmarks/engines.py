@@ -106,7 +106,8 @@ def main() -> None:
                 rows.append(measure(name, batch, participants, 3 if arguments.quick else 9))
                 print("  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in rows[-1].items()))
     machine.write(arguments.out / "engines.csv", rows)
-    machine.write_about(arguments.out / "engines-about.csv", "python benchmarks/engines.py")
+    command = "python benchmarks/engines.py" + (" --quick" if arguments.quick else "")
+    machine.write_about(arguments.out / "engines-about.csv", command)
 
 
 if __name__ == "__main__":
