@@ -23,7 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.timing import line
-from fedstale.flower import FedStale, FedVARP, UnbiasedFedAvg
+from fedstale.flower import FedStale, UnbiasedFedAvg, UnbiasedFedVARP
 
 BASE = "Flower's FedAvg"
 
@@ -98,7 +98,7 @@ def main() -> int:
     strategies: dict[str, FedAvg] = {
         BASE: FedAvg(),
         "UnbiasedFedAvg": UnbiasedFedAvg(),
-        "FedVARP": FedVARP(),
+        "UnbiasedFedVARP": UnbiasedFedVARP(),
         "FedStale, beta auto": FedStale(),
         "FedStale, beta auto, memory in bfloat16": FedStale(memory="ram:bfloat16"),
     }

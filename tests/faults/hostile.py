@@ -263,19 +263,19 @@ class Pair:
     def _equal(self) -> None:
         for (name, ours), theirs in zip(self.models[0].items(), self.models[1].values(), strict=True):
             assert ours.data == theirs.data, f"round {self.round}: {name} differs"
-        assert self.one.server is not None
-        for values in (self.one.server.model, *self.one.server.buffers.values()):
+        assert self.one.aggregator is not None
+        for values in (self.one.aggregator.model, *self.one.aggregator.buffers.values()):
             assert np.isfinite(values).all(), f"round {self.round}: the model is poisoned"
         if self.round % 50 == 0:
             self.deep()
 
     def deep(self) -> None:
         """Everything the two remember is equal, and finite."""
-        assert self.one.server is not None
-        assert self.two.server is not None
-        ours, theirs = self.one.server.state, self.two.server.state
-        assert self.one.server.identities == self.two.server.identities
-        everybody = np.arange(len(self.one.server.identities))
+        assert self.one.aggregator is not None
+        assert self.two.aggregator is not None
+        ours, theirs = self.one.aggregator.state, self.two.aggregator.state
+        assert self.one.aggregator.identities == self.two.aggregator.identities
+        everybody = np.arange(len(self.one.aggregator.identities))
         rows = ours.memory.rows(everybody)
         assert np.isfinite(rows).all()
         assert rows.tobytes() == theirs.memory.rows(everybody).tobytes()

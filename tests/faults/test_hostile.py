@@ -162,7 +162,7 @@ def test_a_node_that_invents_clients_fills_the_memory_only_so_far() -> None:
             return super().__call__(message)
 
     strategy, _ = run({**GOOD, BAD: Crowd(9)}, rounds=12, max_clients=5)
-    assert len(strategy.server.identities) == 5
+    assert len(strategy.aggregator.identities) == 5
     assert len(strategy.left_out) == 10
     assert all("max_clients = 5" in one.reason for _, one in strategy.left_out)
     assert all("client-id:1" in (one.client or "") for _, one in strategy.left_out)
@@ -325,8 +325,8 @@ def test_the_flower_strategy_bounds_and_resumes_with_its_bounds(tmp_path: Path) 
     options: Any = {**QUICK, "clip_norm": 1.0, "max_weight": 3.0}
     strategy = FedStale(**options, checkpoint=tmp_path)
     strategy.start(MemoryGrid(nodes), record(model), num_rounds=2)
-    assert strategy.server is not None
-    norms = np.linalg.norm(strategy.server.state.memory.rows(range(4)), axis=1)
+    assert strategy.aggregator is not None
+    norms = np.linalg.norm(strategy.aggregator.state.memory.rows(range(4)), axis=1)
     assert norms.max() <= 1 + 1e-6
     resumed = FedStale.resume(tmp_path)
     assert (resumed.options["clip_norm"], resumed.options["max_weight"]) == (1.0, 3.0)

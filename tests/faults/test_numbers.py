@@ -306,9 +306,9 @@ def test_nobody_ever_comes_to_a_flower_server(memory: str, silent: bool, tmp_pat
     grid = MemoryGrid({k: lambda message: None for k in range(3)} if silent else {})
     with pytest.raises(NobodyAnswered):
         strategy.start(grid, record(first_model()), num_rounds=6)
-    np.testing.assert_array_equal(flat(strategy.current()), flat(record(first_model())))
-    assert strategy.server is not None
-    strategy.server.state.close()
+    np.testing.assert_array_equal(flat(strategy.current_arrays()), flat(record(first_model())))
+    assert strategy.aggregator is not None
+    strategy.aggregator.state.close()
     state = fs.State.load(tmp_path / "c")
     assert state.round == 6
     assert np.isfinite(np.asarray(state.model)).all()

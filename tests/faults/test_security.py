@@ -249,10 +249,10 @@ def test_the_name_of_a_data_set_or_task_is_never_a_path(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a b", "x;y", "-rf", "x\ny", "import", "a/b", "", ".", "x" + "\0"])
 def test_the_name_of_a_flower_app_is_never_a_path_or_code(name: str, tmp_path: Path) -> None:
-    from fedstale.flower.scaffold import new
+    from fedstale.flower.new_app import write_app
 
     with pytest.raises(fs.InvalidInput, match="an app's name"):
-        new(tmp_path / "app", name=name)
+        write_app(tmp_path / "app", name=name)
     assert not list(tmp_path.iterdir())
 
 

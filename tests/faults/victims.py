@@ -199,7 +199,7 @@ def _read_flower(folder: Path) -> tuple[dict[str, Any], list[Any]]:
         info = store.run(run).info()
         found |= metrics_outcome(store, info)
         rounds = store.run(run).columns()[0].tolist()
-    return {**found, "extras/flower/about": json.dumps(facts, sort_keys=True)}, rounds
+    return {**found, "extras/flower/facts": json.dumps(facts, sort_keys=True)}, rounds
 
 
 EVERYWHERE = ("training", "rule", "checkpoint", "store")

@@ -186,7 +186,7 @@ class Machine:
         from fedstale.state import read_tensors
 
         tensors, about = read_tensors(self.folder / output / "checkpoint" / "state.safetensors")
-        facts = json.loads(tensors["extras/flower/about"].tobytes())
+        facts = json.loads(tensors["extras/flower/facts"].tobytes())
         return {
             "round": about["round"],
             "identities": facts["identities"],
@@ -209,7 +209,7 @@ class Machine:
             }
 
 
-_NEW = "import sys; from fedstale.flower.scaffold import new; new(sys.argv[1])"
+_NEW = "import sys; from fedstale.flower.new_app import write_app; write_app(sys.argv[1])"
 
 
 def server_processes() -> list[int]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedstale.checks import InvalidInput
 from fedstale.cli.flower import app as cli
-from fedstale.flower.scaffold import new
+from fedstale.flower.new_app import write_app
 
 from .grid import MemoryGrid
 
@@ -31,7 +31,7 @@ def test_the_example_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def test_an_app_has_what_flower_wants(tmp_path: Path) -> None:
-    new(tmp_path / "my_app", name="Ward-7")
+    write_app(tmp_path / "my_app", name="Ward-7")
     project = tomllib.loads((tmp_path / "my_app" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "Ward-7"
     assert project["project"]["dependencies"] == []
@@ -47,7 +47,7 @@ def test_an_app_has_what_flower_wants(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["7up", "a b", "class", "a--b", "../x", ""])
 def test_a_bad_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="name"):
-        new(tmp_path / "app", name=name)
+        write_app(tmp_path / "app", name=name)
     assert not (tmp_path / "app").exists()
 
 

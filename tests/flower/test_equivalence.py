@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 import fedstale as fs
-from fedstale.flower import FedStale, FedVARP, RuleStrategy, UnbiasedFedAvg
+from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
 from fedstale.participation import FedAU
 
 from .grid import MemoryGrid, Model, Trainer, first_model, flat, record, trainers
@@ -84,7 +84,7 @@ def by_flower(strategy: RuleStrategy, sizes: dict[int, int]) -> NDArray[Any]:
     ("strategy", "rule"),
     [
         (FedStale, fs.FedStale()),
-        (FedVARP, fs.UnbiasedFedVARP()),
+        (UnbiasedFedVARP, fs.UnbiasedFedVARP()),
         (UnbiasedFedAvg, fs.UnbiasedFedAvg()),
         (lambda **o: FedStale(beta=0.5, server_lr=0.7, **o), fs.FedStale(beta=0.5, server_lr=0.7)),
         (lambda **o: FedStale(beta="auto-per-client", **o), fs.FedStale(beta="auto-per-client")),
@@ -101,7 +101,7 @@ def test_thirty_rounds_equal_the_library(strategy: Any, rule: fs.Rule, weights: 
     assert np.abs(found - flat(record(first_model()))).max() > 0.1
 
 
-@pytest.mark.parametrize("strategy", [FedStale, FedVARP, UnbiasedFedAvg])
+@pytest.mark.parametrize("strategy", [FedStale, UnbiasedFedVARP, UnbiasedFedAvg])
 def test_everybody_present_equals_flowers_fedavg(strategy: Any) -> None:
     """Weighted by the number of examples, as FedAvg does, whatever beta is."""
     nodes = {1000 + i: Trainer(i, examples=10 * (i + 1)) for i in range(CLIENTS)}

@@ -22,8 +22,8 @@ QUICK: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0}
 def identities(nodes: dict[int, Node], keys: dict[int, bytes] | None = None, **options: Any) -> list[str]:
     strategy = FedStale(**QUICK, **options)
     strategy.start(MemoryGrid(nodes, keys), record(first_model()), num_rounds=1)
-    assert strategy.server is not None
-    return strategy.server.identities
+    assert strategy.aggregator is not None
+    return strategy.aggregator.identities
 
 
 def test_auto_takes_the_best_there_is() -> None:
@@ -59,10 +59,10 @@ def test_an_unstable_identity_is_warned_of_once(
 
 def test_a_registered_node_with_a_name_is_trusted_to_keep_its_key(caplog: pytest.LogCaptureFixture) -> None:
     identity = Identity("key")
-    identity.meet([NodeInfo(node_id=7, public_key=b"k", name="hospital")])
+    identity.register_nodes([NodeInfo(node_id=7, public_key=b"k", name="hospital")])
     logging.getLogger("flwr").propagate = True
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        assert (identity.of(7, RecordDict()) or "").startswith("key:")
+        assert (identity.identify(7, RecordDict()) or "").startswith("key:")
     assert not caplog.records
 
 
@@ -73,9 +73,9 @@ def test_after_a_restart_with_new_node_ids_the_rows_are_found_again() -> None:
     grid.nodes = trainers([0, 1, 2], 9000)
     grid.online = set(grid.nodes)
     strategy.start(grid, record(first_model()), num_rounds=4)
-    assert strategy.server is not None
-    assert len(strategy.server.identities) == 3
-    assert strategy.server.state.clients["last_seen"].tolist() == [3, 3, 3]
+    assert strategy.aggregator is not None
+    assert len(strategy.aggregator.identities) == 3
+    assert strategy.aggregator.state.clients["last_seen"].tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_mod_reports_the_node_config_without_touching_the_metrics(config: An
     strategy = FedStale(**QUICK, min_available_nodes=1, min_train_nodes=1)
     grid = MemoryGrid({5: lambda message: app(message, context)})
     result = strategy.start(grid, record(first_model()), num_rounds=1)
-    assert strategy.server is not None
-    assert strategy.server.identities == [name]
+    assert strategy.aggregator is not None
+    assert strategy.aggregator.identities == [name]
     assert result.train_metrics_clientapp[1]["loss"] == 1.0
-    assert np.isfinite(strategy.server.model).all()
+    assert np.isfinite(strategy.aggregator.model).all()

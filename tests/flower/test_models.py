@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fedstale as fs
 from fedstale.flower import FedStale, UnbiasedFedAvg
-from fedstale.flower.layout import Layout, decode, read
+from fedstale.flower.layout import Layout, decode, read_arrays
 
 from .grid import MemoryGrid, Model, Trainer, arrays, first_model, record, trainers
 
@@ -59,7 +59,7 @@ def test_a_running_variance_never_overshoots() -> None:
 
     grid = MemoryGrid({1: Shrinking(0)})
     beside = UnbiasedFedAvg(**options).start(grid, record(batch_norm()), num_rounds=1)
-    through = UnbiasedFedAvg(**options, beside=()).start(grid, record(batch_norm()), num_rounds=1)
+    through = UnbiasedFedAvg(**options, averaged_buffers=()).start(grid, record(batch_norm()), num_rounds=1)
     assert (arrays(beside.arrays)["bn.running_var"] > 0).all()
     assert (arrays(through.arrays)["bn.running_var"] < 0).all()
 
@@ -78,8 +78,8 @@ def test_dtypes_survive_and_differences_are_taken_from_what_was_sent(dtype: str)
     for name, array in arrays(result.arrays).items():
         assert array.dtype == dtype
         np.testing.assert_array_equal(array, start[name])
-    assert strategy.server is not None
-    assert not strategy.server.state.memory.rows([0, 1]).any()
+    assert strategy.aggregator is not None
+    assert not strategy.aggregator.state.memory.rows([0, 1]).any()
 
 
 def test_small_steps_of_a_float16_model_are_not_lost() -> None:
@@ -126,10 +126,10 @@ def test_splitting_and_joining_gives_the_model_back(layers: list[tuple[tuple[int
     for name, array in sent.items():
         np.testing.assert_array_equal(decode(array), array.numpy())
         assert decode(array).dtype == model[name].dtype
-    layout = Layout.of(read(sent))
+    layout = Layout.of(read_arrays(sent))
     again = Layout.from_description(layout.describe())
     assert again == layout
-    for name, joined in arrays(layout.join(*layout.split(read(sent)))).items():
+    for name, joined in arrays(layout.join(*layout.split(read_arrays(sent)))).items():
         np.testing.assert_array_equal(joined, model[name])
 
 

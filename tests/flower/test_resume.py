@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 import fedstale as fs
-from fedstale.flower import FedStale, FedVARP, RuleStrategy, UnbiasedFedAvg
+from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
 from fedstale.participation import Forgetting
 from fedstale.rules import Guarded, ServerAdam
 from fedstale.store import Store, StoreError
@@ -27,7 +27,7 @@ def model() -> Model:
 def drive(strategy: RuleStrategy, nodes: dict[int, Node], rounds: range, first_node: int) -> ArrayRecord:
     """Run some rounds with who is present; the model comes from the strategy when it was resumed."""
     grid = MemoryGrid(nodes)
-    arrays = record(model()) if rounds.start == 1 else strategy.current()
+    arrays = record(model()) if rounds.start == 1 else strategy.current_arrays()
     for t in rounds:
         chance = np.random.default_rng([5, t])
         grid.online = {first_node + i for i in range(6) if chance.random() < 0.5 and (i < 5 or t > 6)}
@@ -44,7 +44,7 @@ def drive(strategy: RuleStrategy, nodes: dict[int, Node], rounds: range, first_n
     "make",
     [
         FedStale,
-        FedVARP,
+        UnbiasedFedVARP,
         UnbiasedFedAvg,
         lambda **o: FedStale(beta="auto-per-client", weights="sample", **o),
         lambda **o: FedStale(beta="theory", probabilities="forgetting", **o),
@@ -58,13 +58,13 @@ def test_resumed_equals_uninterrupted(make: Any, memory: str, tmp_path: Path) ->
 
     first = make(**QUICK, memory=where["cut"], checkpoint=tmp_path / "saved")
     drive(first, nodes, range(1, 6), 1000)
-    first.server.state.close()  # the process is gone
+    first.aggregator.state.close()  # the process is gone
     second = type(first).resume(tmp_path / "saved")
     assert type(second) is type(first)
     found = drive(second, trainers(range(6), 77_000), range(6, 13), 77_000)
     assert {n: a.numpy().tobytes() for n, a in found.items()} == {n: a.numpy().tobytes() for n, a in whole.items()}
-    assert second.server is not None
-    assert sorted(second.server.identities) == [f"client-id:{i}" for i in range(6)]
+    assert second.aggregator is not None
+    assert sorted(second.aggregator.identities) == [f"client-id:{i}" for i in range(6)]
 
 
 def test_start_goes_on_to_the_total_number_of_rounds(tmp_path: Path) -> None:
@@ -200,16 +200,16 @@ def test_a_copied_federation_goes_on_and_the_original_never_changes(tmp_path: Pa
     expected = flat(whole.start(grid, record(model()), num_rounds=6).arrays)
     first = stored(tmp_path / "a")
     first.start(grid, record(model()), num_rounds=3)
-    assert first.server is not None
-    first.server.state.close()
+    assert first.aggregator is not None
+    first.aggregator.state.close()
     before = every_file(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for folder in ("b", "a"):
         strategy = FedStale.resume(tmp_path / folder / "c")
         found = flat(strategy.start(grid, record(model()), num_rounds=6).arrays)
         np.testing.assert_array_equal(found, expected)
-        assert strategy.server is not None
-        strategy.server.state.close()
+        assert strategy.aggregator is not None
+        strategy.aggregator.state.close()
         with Store.open(tmp_path / folder / "s", read_only=True) as store:
             assert [(run.status, run.rounds_done) for run in store.runs()] == [("finished", 6)]
         if folder == "b":
@@ -222,8 +222,8 @@ def test_a_copied_checkpoint_does_not_write_into_the_run_of_the_original(tmp_pat
     grid = MemoryGrid(trainers(range(3)))
     first = stored(tmp_path / "a")
     first.start(grid, record(model()), num_rounds=3)
-    assert first.server is not None
-    first.server.state.close()
+    assert first.aggregator is not None
+    first.aggregator.state.close()
     before = every_file(tmp_path / "a")
     shutil.copytree(tmp_path / "a/c", tmp_path / "a/copy")
     strategy = FedStale.resume(tmp_path / "a/copy")

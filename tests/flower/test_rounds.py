@@ -37,7 +37,7 @@ class Scripted(MemoryGrid):
 def test_a_round_with_nobody_applies_the_stale_term() -> None:
     strategy = FedStale(beta=0.5, **QUICK)
     result = strategy.start(Scripted([[0, 1], [], []]), record(first_model()), num_rounds=1)
-    before, assert_server = flat(result.arrays), strategy.server
+    before, assert_server = flat(result.arrays), strategy.aggregator
     assert assert_server is not None
     stale = assert_server.state.memory.rows([0, 1]).mean(axis=0)
     result = strategy.start(Scripted([[]]), record(first_model()), num_rounds=2)
@@ -54,14 +54,14 @@ def test_clients_join_and_leave_and_come_back_to_their_row() -> None:
     strategy = FedStale(**QUICK)
     grid = Scripted([[0, 1], [0, 1], [0, 1, 2], [0, 2], [0], [0, 1]])
     result = strategy.start(grid, record(first_model()), num_rounds=6)
-    assert strategy.server is not None
-    assert strategy.server.identities == ["client-id:0", "client-id:1", "client-id:2"]
-    assert strategy.server.state.clients["last_seen"].tolist() == [5, 5, 3]
+    assert strategy.aggregator is not None
+    assert strategy.aggregator.identities == ["client-id:0", "client-id:1", "client-id:2"]
+    assert strategy.aggregator.state.clients["last_seen"].tolist() == [5, 5, 3]
     numbers = result.train_metrics_clientapp
     assert [numbers[t]["fedstale/known"] for t in range(1, 7)] == [2, 2, 3, 3, 3, 3]
     assert [numbers[t]["fedstale/staleness_max"] for t in range(1, 7)] == [0, 1, 1, 1, 2, 3]
     # FedAU: client 1 came in rounds 1, 2, 3 and 6, so that its intervals were 1, 1, 1 and 3.
-    p = strategy.probabilities.of(strategy.server.state.estimator, np.arange(3), strategy.server.identities)
+    p = strategy.probabilities.values(strategy.aggregator.state.estimator, np.arange(3), strategy.aggregator.identities)
     np.testing.assert_allclose(p, [1.0, 4 / 6, 1.0])
     beta = numbers[6]["fedstale/beta"]
     assert isinstance(beta, float)
@@ -82,8 +82,8 @@ def test_who_is_absent_for_whatever_reason_has_a_smaller_probability() -> None:
     strategy = UnbiasedFedAvg(**QUICK)
     grid = MemoryGrid({1: Trainer(0), 2: Failing(1), 3: lambda _: None})
     result = strategy.start(grid, record(first_model()), num_rounds=12)
-    assert strategy.server is not None
-    p = strategy.probabilities.of(strategy.server.state.estimator, np.arange(2), strategy.server.identities)
+    assert strategy.aggregator is not None
+    p = strategy.probabilities.values(strategy.aggregator.state.estimator, np.arange(2), strategy.aggregator.identities)
     np.testing.assert_allclose(p, [1.0, 4 / 10])  # it joined in round 3: intervals 1, 3, 3, 3
     assert result.train_metrics_clientapp[12]["fedstale/asked"] == 3
     assert result.train_metrics_clientapp[12]["fedstale/connected"] == 3
@@ -118,8 +118,8 @@ def test_selection_is_separate_from_availability(options: dict[str, Any], asked:
 def test_a_selection_of_the_library_sees_who_came_last() -> None:
     strategy = FedStale(**QUICK, selection=LeastRecent(5))
     strategy.start(MemoryGrid(trainers(range(10))), record(first_model()), num_rounds=4)
-    assert strategy.server is not None
-    assert sorted(strategy.server.state.clients["last_seen"].tolist()) == [2] * 5 + [3] * 5
+    assert strategy.aggregator is not None
+    assert sorted(strategy.aggregator.state.clients["last_seen"].tolist()) == [2] * 5 + [3] * 5
 
 
 def test_the_first_round_waits_for_nodes_and_later_ones_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,5 +247,5 @@ def test_the_memory_follows_a_client_whose_number_of_examples_changes(beta: Any)
     ours = strategy.start(grid, record(first_model()), num_rounds=5)
     theirs = FedAvg(fraction_evaluate=0.0).start(grid, record(first_model()), num_rounds=5)
     np.testing.assert_allclose(flat(ours.arrays), flat(theirs.arrays), rtol=2e-6, atol=2e-6)
-    assert strategy.server is not None
-    assert np.asarray(strategy.server.state.federation.sizes).tolist() == [10.0, 100.0, 10.0]
+    assert strategy.aggregator is not None
+    assert np.asarray(strategy.aggregator.state.federation.sizes).tolist() == [10.0, 100.0, 10.0]

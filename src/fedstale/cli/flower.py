@@ -27,8 +27,8 @@ def new(
 
     FOLDER is where it goes: a new or empty folder.
     """
-    from ..flower.scaffold import new as write
+    from ..flower.new_app import write_app
 
-    for file in write(folder, name=name):
+    for file in write_app(folder, name=name):
         say(file)
     say(f"\nTry it: cd {folder} && flwr run . local --stream")

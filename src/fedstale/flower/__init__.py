@@ -15,7 +15,15 @@ except ModuleNotFoundError as error:
 
 from .identity import Identity, identity_mod
 from .loop import NobodyAnswered
-from .strategies import FedStale, FedVARP, UnbiasedFedAvg
+from .strategies import FedStale, UnbiasedFedAvg, UnbiasedFedVARP
 from .strategy import RuleStrategy
 
-__all__ = ["FedStale", "FedVARP", "Identity", "NobodyAnswered", "RuleStrategy", "UnbiasedFedAvg", "identity_mod"]
+__all__ = [
+    "FedStale",
+    "Identity",
+    "NobodyAnswered",
+    "RuleStrategy",
+    "UnbiasedFedAvg",
+    "UnbiasedFedVARP",
+    "identity_mod",
+]

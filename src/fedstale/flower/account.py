@@ -25,7 +25,7 @@ class Account:
     left_out: tuple[LeftOut, ...]
 
     @classmethod
-    def of(
+    def make(
         cls, round: int, connected: int, asked: Iterable[int], contributed: Iterable[int], left_out: Iterable[LeftOut]
     ) -> Account:
         """Draw up the account of a round."""
@@ -33,7 +33,7 @@ class Account:
 
     def nodes(self, kind: str) -> tuple[int, ...]:
         """The nodes whose reply was left out in this way: "failed", "bad" or "stray"."""
-        return tuple(one.node for one in self.left_out if one.kind == kind)
+        return tuple(reply.node for reply in self.left_out if reply.kind == kind)
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -61,6 +61,6 @@ class Account:
 
     def as_dict(self) -> dict[str, Any]:
         """The account as JSON values: numbers, node ids, and the reason for each reply that was left out."""
-        reasons = [{"node": one.node, "kind": one.kind, "reason": one.reason} for one in self.left_out]
+        reasons = [{"node": reply.node, "kind": reply.kind, "reason": reply.reason} for reply in self.left_out]
         who = {"asked_nodes": self.asked, "contributed_nodes": self.contributed, "silent_nodes": self.silent}
         return {**self.numbers(), **{name: list(nodes) for name, nodes in who.items()}, "reasons": reasons}

@@ -17,7 +17,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from ..checks import fail
 
-REPORTED = ("client-id", "partition-id")
+_REPORTED = ("client-id", "partition-id")
 """What identity="auto" looks for in a reply, in this order."""
 
 _UNSTABLE = (
@@ -33,24 +33,24 @@ class Identity:
 
     Parameters
     ----------
-    how
+    mode
         "auto": what the client reports as `client-id` or `partition-id`, else the node's public key, else the
         node id; "metric:NAME": the client reports NAME, in a MetricRecord or a ConfigRecord, and a reply without
         it is left out; "key": the node's public key; "node": the node id.
     """
 
-    def __init__(self, how: str = "auto") -> None:
-        kind, _, name = str(how).partition(":")
-        if not (how in ("auto", "key", "node") or (kind == "metric" and name)):
-            raise fail("identity", how, 'must be "auto", "key", "node" or "metric:NAME"')
-        self.how = how
-        self.names: tuple[str, ...] = (name,) if kind == "metric" else REPORTED if how == "auto" else ()
+    def __init__(self, mode: str = "auto") -> None:
+        kind, _, name = str(mode).partition(":")
+        if not (mode in ("auto", "key", "node") or (kind == "metric" and name)):
+            raise fail("identity", mode, 'must be "auto", "key", "node" or "metric:NAME"')
+        self.mode = mode
+        self.names: tuple[str, ...] = (name,) if kind == "metric" else _REPORTED if mode == "auto" else ()
         self._keys: dict[int, str] = {}
         self._named: set[int] = set()
         self._last: dict[int, str] = {}
         self._warned = False
 
-    def meet(self, nodes: Iterable[Any]) -> list[int]:
+    def register_nodes(self, nodes: Iterable[Any]) -> list[int]:
         """Take note of the connected nodes (`Grid.get_nodes`); return their ids, sorted."""
         ids = []
         for node in nodes:
@@ -61,30 +61,30 @@ class Identity:
                 self._named.add(ids[-1])
         return sorted(ids)
 
-    def of(self, node: int, content: RecordDict) -> str | None:
+    def identify(self, node: int, content: RecordDict) -> str | None:
         """Return the identity behind a reply, such as "client-id:7"; None where it is required and missing."""
         for name in self.names:
-            value = reported(content, name)
+            value = reported_id(content, name)
             if value is not None:
                 self._last[node] = f"{name}:{value}"
                 return self._last[node]
-        if self.how.startswith("metric:"):
+        if self.mode.startswith("metric:"):
             return None
-        self._last[node] = self._of_node(node)
+        self._last[node] = self._node_identity(node)
         return self._last[node]
 
-    def last(self, node: int) -> str | None:
+    def last_identity(self, node: int) -> str | None:
         """Return who answered from this node last, in this process."""
         return self._last.get(node)
 
-    def _of_node(self, node: int) -> str:
-        key = self._keys.get(node) if self.how != "node" else None
-        if not self._warned and (self.how == "node" or node not in self._named):
+    def _node_identity(self, node: int) -> str:
+        key = self._keys.get(node) if self.mode != "node" else None
+        if not self._warned and (self.mode == "node" or node not in self._named):
             self._warned = True
             getLogger("flwr").log(WARNING, _UNSTABLE, "the node id" if key is None else "the node's key")
         return f"node:{node}" if key is None else key
 
-    def without(self, content: RecordDict) -> RecordDict:
+    def drop_reported_ids(self, content: RecordDict) -> RecordDict:
         """Return a reply's content without reported ids in its metrics: their average means nothing."""
         return RecordDict(
             {
@@ -96,7 +96,7 @@ class Identity:
         )
 
 
-def reported(content: RecordDict, name: str) -> str | None:
+def reported_id(content: RecordDict, name: str) -> str | None:
     """Return what a reply says under this name, in any of its metric or config records."""
     for record in content.values():
         value: Any = record.get(name) if isinstance(record, (MetricRecord, ConfigRecord)) else None
@@ -115,7 +115,7 @@ def identity_mod(message: Message, context: Context, call_next: ClientAppCallabl
     It reports the node config's `client-id` where there is one, else its `partition-id`.
     """
     reply = call_next(message, context)
-    for name in REPORTED:
+    for name in _REPORTED:
         value = context.node_config.get(name)
         if value is not None and reply.has_content():
             reply.content["identity"] = ConfigRecord({name: value})

@@ -16,40 +16,42 @@ from ..checks import Float
 from ..durable import place, replacing, same_place
 from ..store.errors import StoreError
 from .account import Account
+from .aggregator import Aggregator, AppliedRound
 from .probabilities import Probabilities
-from .server import Applied, Server
 
 if TYPE_CHECKING:
     from ..store import Run, Store
 
 _OWNER = "checkpoint.json"
 """In a run's folder: the `place` of the checkpoint of the server that writes it."""
-PREFIX = "fedstale/"
+_PREFIX = "fedstale/"
 """Before our names in Flower's MetricRecords: clients may report metrics under any other name."""
 
 
-def per_client(server: Server, probabilities: Probabilities) -> dict[str, Float]:
+def per_client(aggregator: Aggregator, probabilities: Probabilities) -> dict[str, Float]:
     """Return p̂ and the staleness (rounds since the last contribution) of every client, after a round."""
-    clients = np.arange(len(server.identities))
-    state = server.state
+    clients = np.arange(len(aggregator.identities))
+    state = aggregator.state
     return {
-        "probability": probabilities.of(state.estimator, clients, server.identities),
+        "probability": probabilities.values(state.estimator, clients, aggregator.identities),
         "staleness": (state.round - 1.0) - state.clients["last_seen"][clients],
     }
 
 
-def round_metrics(server: Server, applied: Applied, account: Account, clients: Mapping[str, Float]) -> dict[str, float]:
+def round_metrics(
+    aggregator: Aggregator, applied: AppliedRound, account: Account, clients: Mapping[str, Float]
+) -> dict[str, float]:
     """Return the numbers of a round."""
     numbers: dict[str, float] = {
-        "known": len(server.identities),
+        "known": len(aggregator.identities),
         **account.numbers(),
         "staleness_mean": float(applied.staleness.mean()) if applied.staleness.size else 0.0,
         "staleness_max": float(applied.staleness.max(initial=0.0)),
     }
-    if len(server.identities):
+    if len(aggregator.identities):
         numbers["p_mean"] = float(clients["probability"].mean())
         numbers["p_min"] = float(clients["probability"].min())
-    beta = server.state.report.get("beta")
+    beta = aggregator.state.report.get("beta")
     if beta is not None and np.isfinite(beta):
         numbers["beta"] = float(beta)
     return numbers
@@ -101,12 +103,12 @@ class Journal:
         """Whether a round is still to be noted."""
         return self._run is not None and index > self._last
 
-    def record(self, index: int, told: Mapping[str, Any], evaluated: Mapping[str, float], clients: Any) -> None:
-        """Note a round: what `RuleStrategy.told` says of it, what evaluations found, and numbers per client."""
+    def record(self, index: int, log: Mapping[str, Any], evaluated: Mapping[str, float], clients: Any) -> None:
+        """Note a round: the pending log of the strategy, what evaluations found, and numbers per client."""
         if self._run is None or not self.lacks(index):
             return
-        numbers = {**evaluated, **told.get("numbers", {})}
-        self._run.record(index, numbers, participants=told.get("participants"), clients=clients)
+        numbers = {**evaluated, **log.get("numbers", {})}
+        self._run.record(index, numbers, participants=log.get("participants"), clients=clients)
         self._run.flush()  # rounds of a real federation are slow: the board may see each at once
         self._last = index
 
@@ -148,5 +150,5 @@ def to_metrics(client_metrics: MetricRecord | None, numbers: Mapping[str, float]
     for name, value in (client_metrics or {}).items():
         record[name] = value
     for name, number in numbers.items():
-        record[PREFIX + name] = number
+        record[_PREFIX + name] = number
     return record

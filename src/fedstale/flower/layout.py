@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float, InvalidInput, fail
 
-BESIDE = ("*running_mean", "*running_var")
+AVERAGED_BUFFERS = ("*running_mean", "*running_var")
 """Names of floating-point arrays that are averaged instead of going through the rule."""
 _KINDS = {"f": "f", "i": "iu", "u": "iu", "b": "b"}
 """What a reply may hold where the model has such numbers."""
@@ -55,17 +55,19 @@ class Layout:
     slots: tuple[Slot, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], beside: Sequence[str] = BESIDE) -> Layout:
-        """Read the layout off a model; `beside` are patterns of names that do not go through the rule."""
-        slots, place = [], 0
+    def of(cls, arrays: Mapping[str, NDArray[Any]], averaged_buffers: Sequence[str] = AVERAGED_BUFFERS) -> Layout:
+        """Read the layout off a model; `averaged_buffers` are patterns of names that do not go through the rule."""
+        slots, offset = [], 0
         for name, array in arrays.items():
             if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
                 allowed = "arrays of a model hold float16, float32, float64, integers or booleans"
                 raise fail(f"array {name}", str(array.dtype), allowed)
-            through = array.dtype.kind == "f" and not any(fnmatchcase(name, pattern) for pattern in beside)
-            slots.append(Slot(name, array.shape, array.dtype, place if through else -1))
-            place += array.size if through else 0
-        if place == 0:
+            through_rule = array.dtype.kind == "f" and not any(
+                fnmatchcase(name, pattern) for pattern in averaged_buffers
+            )
+            slots.append(Slot(name, array.shape, array.dtype, offset if through_rule else -1))
+            offset += array.size if through_rule else 0
+        if offset == 0:
             raise fail("initial_arrays", sorted(arrays), "the model has no floating-point parameters to train")
         return cls(tuple(slots))
 
@@ -163,7 +165,7 @@ class Layout:
         return result
 
 
-def read(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
+def read_arrays(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
     """Return all arrays of a record as NumPy arrays."""
     return {name: decode(array) for name, array in record.items()}
 

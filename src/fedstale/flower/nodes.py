@@ -14,7 +14,8 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 
-from ..checks import fail, fraction, positive_int
+from ..checks import fail, positive_int
+from ..checks import fraction as check_fraction
 from ..participation import Selection, UniformSample
 from ..randomness import generator
 from .identity import Identity
@@ -25,15 +26,15 @@ _POLL = 1.0
 def connected(grid: Grid, identity: Identity, at_least: int, max_wait: float | None) -> list[int]:
     """Return the connected nodes once there are enough of them, or when waiting has taken long enough."""
     until = None if max_wait is None else time.monotonic() + max_wait
-    told = -1
+    last_logged = -1
     while True:
-        nodes = identity.meet(grid.get_nodes())
+        nodes = identity.register_nodes(grid.get_nodes())
         if len(nodes) >= at_least or (until is not None and time.monotonic() >= until):
             return nodes
-        if len(nodes) != told:
-            told = len(nodes)
+        if len(nodes) != last_logged:
+            last_logged = len(nodes)
             text = "Waiting for nodes to connect: %d connected (minimum required: %d)."
-            getLogger("flwr").log(INFO, text, told, at_least)
+            getLogger("flwr").log(INFO, text, last_logged, at_least)
         time.sleep(_POLL)
 
 
@@ -42,7 +43,7 @@ class Selector:
 
     Parameters
     ----------
-    share, minimum
+    fraction, minimum
         As in Flower's FedAvg: this fraction of the connected nodes, but at least so many of them.
     selection
         Instead of them: a number of nodes m, or a `fedstale.participation.Selection`.
@@ -52,9 +53,11 @@ class Selector:
         What is selected for: "train" and "evaluate" draw from different streams.
     """
 
-    def __init__(self, share: float, minimum: int, selection: Selection | int | None, seed: int, purpose: str) -> None:
-        self.share = fraction(f"fraction_{purpose}", share)
-        self.minimum = positive_int(f"min_{purpose}_nodes", minimum, 0) if share > 0 else 0
+    def __init__(
+        self, fraction: float, minimum: int, selection: Selection | int | None, seed: int, purpose: str
+    ) -> None:
+        self.fraction = check_fraction(f"fraction_{purpose}", fraction)
+        self.minimum = positive_int(f"min_{purpose}_nodes", minimum, 0) if fraction > 0 else 0
         if selection is not None and not isinstance(selection, Selection):
             selection = UniformSample(positive_int("selection", selection))
         self.selection = selection
@@ -64,14 +67,14 @@ class Selector:
     @property
     def active(self) -> bool:
         """Whether anybody is ever asked."""
-        return self.share > 0.0
+        return self.fraction > 0.0
 
     def select(self, nodes: Sequence[int], round: int, last_seen: ArrayLike) -> list[int]:
         """Return the nodes to ask; `nodes` must come in an order that does not depend on chance."""
         if self.selection is not None:
-            places = self.selection.select(np.arange(len(nodes)), self.seed, round, last_seen)
-            return [nodes[i] for i in places]
-        count = min(max(int(len(nodes) * self.share), self.minimum), len(nodes))
+            positions = self.selection.select(np.arange(len(nodes)), self.seed, round, last_seen)
+            return [nodes[i] for i in positions]
+        count = min(max(int(len(nodes) * self.fraction), self.minimum), len(nodes))
         if count == len(nodes):
             return list(nodes)
         chance = generator(self.seed, f"flower {self.purpose} selection", round)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from flwr.app import MetricRecord, RecordDict
 
 from ..participation import Selection
-from .layout import BESIDE
-from .probabilities import Spec
+from .layout import AVERAGED_BUFFERS
+from .probabilities import ProbabilitySpec
 
 if TYPE_CHECKING:
     from ..store import Store
 
-Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 class Options(TypedDict, total=False):
@@ -29,14 +29,14 @@ class Options(TypedDict, total=False):
     weighted_by_key: str
     arrayrecord_key: str
     configrecord_key: str
-    train_metrics_aggr_fn: Aggregate | None
-    evaluate_metrics_aggr_fn: Aggregate | None
-    probabilities: Spec
+    train_metrics_aggr_fn: AggregateMetrics | None
+    evaluate_metrics_aggr_fn: AggregateMetrics | None
+    probabilities: ProbabilitySpec
     weights: Literal["client", "sample"]
     memory: str
     identity: str
     selection: Selection | int | None
-    beside: Sequence[str]
+    averaged_buffers: Sequence[str]
     num_clients: int | None
     max_clients: int | None
     clip_norm: float | None
@@ -63,7 +63,7 @@ DEFAULTS: Options = {
     "memory": "ram",
     "identity": "auto",
     "selection": None,
-    "beside": BESIDE,
+    "averaged_buffers": AVERAGED_BUFFERS,
     "num_clients": None,
     "max_clients": None,
     "clip_norm": None,

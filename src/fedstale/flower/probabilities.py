@@ -15,7 +15,7 @@ from ..checks import Float, fail, number, probability, unknown
 from ..federation import Ints
 from ..participation import ESTIMATORS, Estimator, EstimatorState, Known, make_estimator
 
-Spec = str | float | Mapping[Any, float] | Estimator
+ProbabilitySpec = str | float | Mapping[Any, float] | Estimator
 
 
 class Probabilities:
@@ -28,7 +28,7 @@ class Probabilities:
         one number for all; or a mapping from the client's identity to its known p_i.
     """
 
-    def __init__(self, spec: Spec = "fedau") -> None:
+    def __init__(self, spec: ProbabilitySpec = "fedau") -> None:
         self.known: dict[str, float] | None = None
         self.estimator: Estimator | None = None
         if isinstance(spec, Mapping):
@@ -59,7 +59,7 @@ class Probabilities:
         """Whether this client's p_i is or will be known."""
         return self.known is None or self._key(identity) in self.known
 
-    def of(self, state: EstimatorState | None, clients: Ints, identities: list[str]) -> Float:
+    def values(self, state: EstimatorState | None, clients: Ints, identities: list[str]) -> Float:
         """Return p_i of the participants, from past rounds only."""
         if self.known is not None:
             return np.array([self.known[self._key(identity)] for identity in identities])

@@ -15,12 +15,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from ..checks import printable
 from .identity import Identity
 
-REASON, NAME, SIZE = 300, 200, 1e15
+MAX_REASON, _MAX_NAME, _MAX_SIZE = 300, 200, 1e15
 """Most characters of a reason and of an identity that are kept, and the largest n_i that is believed."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClientReply:
     """A reply that may count: whose it is, its model, and n_i where it says so."""
 
     node: int
@@ -41,10 +41,10 @@ class LeftOut:
 
     def __post_init__(self) -> None:
         # A client may have written the reason: no line breaks or terminal codes in the log, and no megabytes.
-        object.__setattr__(self, "reason", printable(self.reason, REASON))
+        object.__setattr__(self, "reason", printable(self.reason, MAX_REASON))
 
 
-class Asked:
+class SentMessages:
     """The messages of a round and the nodes they went to."""
 
     def __init__(self, round: int, messages: Sequence[Message]) -> None:
@@ -53,7 +53,7 @@ class Asked:
         self.nodes = {message.metadata.dst_node_id for message in messages}
 
     def match(self, replies: Iterable[Message]) -> list[tuple[int | None, Message]]:
-        """Return each reply with the node it is from, sorted; None if it answers nothing that was asked."""
+        """Return each reply with the node it is from, sorted; None if it answers nothing that was sent."""
         # Message ids are set when a grid sends; a grid that sends copies leaves ours empty.
         sent = {m.metadata.message_id: m.metadata.dst_node_id for m in self.messages if m.metadata.message_id}
         pairs = [(self._node(reply, sent), reply) for reply in replies]
@@ -69,39 +69,39 @@ class Asked:
 
 
 def sort_replies(
-    replies: Iterable[Message], asked: Asked, identity: Identity, arrays_key: str, size_key: str
-) -> tuple[list[Answer], list[LeftOut]]:
+    replies: Iterable[Message], sent: SentMessages, identity: Identity, arrays_key: str, size_key: str
+) -> tuple[list[ClientReply], list[LeftOut]]:
     """Return the replies that may count, in the order of their identities, and those that do not.
 
     The order of arrival has no say in anything: of two replies for one client, the node with the smaller id
     counts.
     """
-    answers: dict[str, Answer] = {}
+    accepted: dict[str, ClientReply] = {}
     left_out: list[LeftOut] = []
     nodes: set[int] = set()
-    for node, reply in asked.match(replies):
+    for node, reply in sent.match(replies):
         if node is None:
             source = reply.metadata.src_node_id
-            left_out.append(LeftOut(source, "stray", f"it answers no message of round {asked.round}"))
+            left_out.append(LeftOut(source, "stray", f"it answers no message of round {sent.round}"))
             continue
         if node in nodes:
             left_out.append(LeftOut(node, "stray", "the node has answered already"))
             continue
         nodes.add(node)
         found = _read(node, reply, identity, arrays_key, size_key)
-        if isinstance(found, Answer) and found.identity in answers:
-            first = answers[found.identity].node
+        if isinstance(found, ClientReply) and found.identity in accepted:
+            first = accepted[found.identity].node
             reason = f"node {first} has answered already as the same client {found.identity}"
             found = LeftOut(node, "bad", reason, found.identity)
         if isinstance(found, LeftOut):
             left_out.append(found)
         else:
-            answers[found.identity] = found
+            accepted[found.identity] = found
     # Shorter first, so that client 2 comes before client 10.
-    return [answers[name] for name in sorted(answers, key=lambda name: (len(name), name))], left_out
+    return [accepted[name] for name in sorted(accepted, key=lambda name: (len(name), name))], left_out
 
 
-def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str) -> Answer | LeftOut:
+def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str) -> ClientReply | LeftOut:
     if reply.has_error():
         return LeftOut(node, "failed", f"error {reply.error.code}: {reply.error.reason}")
     if not reply.has_content():
@@ -111,18 +111,18 @@ def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_k
     records = {key: record for key, record in content.items() if isinstance(record, ArrayRecord)}
     if len(records) != 1 and arrays_key not in records:
         return LeftOut(node, "bad", f"it holds {len(records)} ArrayRecords, expected one")
-    name = identity.of(node, content)
+    name = identity.identify(node, content)
     if name is None:
-        return LeftOut(node, "bad", f"it does not report {identity.names[0]!r}, which identity={identity.how!r} needs")
-    if name != printable(name, NAME):
+        return LeftOut(node, "bad", f"it does not report {identity.names[0]!r}, which identity={identity.mode!r} needs")
+    if name != printable(name, _MAX_NAME):
         return LeftOut(node, "bad", f"its identity {printable(name, 40)} is not a short line of text")
     arrays = records[arrays_key] if arrays_key in records else next(iter(records.values()))
-    return Answer(node, name, arrays, content, _size(content, size_key))
+    return ClientReply(node, name, arrays, content, _size(content, size_key))
 
 
 def _size(content: RecordDict, key: str) -> float | None:
     for record in content.values():
         value = record.get(key) if isinstance(record, MetricRecord) else None
-        if isinstance(value, (int, float)) and 0 < value <= SIZE:
+        if isinstance(value, (int, float)) and 0 < value <= _MAX_SIZE:
             return float(value)
     return None

@@ -34,7 +34,7 @@ class FedStale(RuleStrategy):
         super().__init__(rules.FedStale(beta=beta, server_lr=server_lr), **options)
 
 
-class FedVARP(RuleStrategy):
+class UnbiasedFedVARP(RuleStrategy):
     """FedVARP with the weights 1/p_i that make it unbiased (U-FedVARP, Eq. 7): FedStale with β = 1.
 
     The original, which is biased when clients come with different frequencies, is

@@ -25,18 +25,18 @@ from ..durable import relative
 from ..interrupts import postponed
 from ..rules import Guarded, Rule, guard
 from .account import Account
+from .aggregator import Aggregator, AppliedRound
 from .identity import Identity
 from .journal import Journal, per_client, round_metrics, scalars, to_metrics
 from .loop import run_rounds
 from .nodes import Selector, check_wait, connected
-from .options import DEFAULTS, Aggregate, Options
+from .options import DEFAULTS, AggregateMetrics, Options
 from .probabilities import Probabilities
-from .replies import REASON, Asked, LeftOut, sort_replies
-from .saved import Saved, exists
-from .server import Applied, Server
+from .replies import MAX_REASON, LeftOut, SentMessages, sort_replies
+from .strategy_config import StrategyConfig, holds_checkpoint
 
 _logger = getLogger("flwr")
-REMEMBERED = 10_000
+_LEFT_OUT_KEPT = 10_000
 """How many replies that were left out a strategy can tell of."""
 
 
@@ -60,11 +60,11 @@ class RuleStrategy(FedAvg):
     memory
         Where stale updates live: "ram", "ram:bfloat16", "disk:FOLDER", "disk:FOLDER:float16", …
     identity
-        How a client is told from another: "auto", "metric:NAME", "key" or "node"; see `Identity`.
+        How clients are recognised: "auto", "metric:NAME", "key" or "node"; see `Identity`.
     selection
         Instead of `fraction_train`: a number of nodes, or a `fedstale.participation.Selection`. Default: the
         rule's own, where it has one (FedLaAvg).
-    beside
+    averaged_buffers
         Patterns of the names of floating-point arrays that are averaged instead of going through the rule.
     num_clients
         N, where it is known in advance; otherwise N is the number of clients that ever answered.
@@ -87,57 +87,57 @@ class RuleStrategy(FedAvg):
         for name in options:
             if name not in DEFAULTS:
                 raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {name!r}")
-        chosen: Options = {**DEFAULTS, **options}
+        settings: Options = {**DEFAULTS, **options}
         super().__init__(
-            fraction_train=chosen["fraction_train"],
-            fraction_evaluate=chosen["fraction_evaluate"],
-            min_train_nodes=chosen["min_train_nodes"],
-            min_evaluate_nodes=chosen["min_evaluate_nodes"],
-            min_available_nodes=positive_int("min_available_nodes", chosen["min_available_nodes"], 0),
-            weighted_by_key=chosen["weighted_by_key"],
-            arrayrecord_key=chosen["arrayrecord_key"],
-            configrecord_key=chosen["configrecord_key"],
-            train_metrics_aggr_fn=chosen["train_metrics_aggr_fn"],
-            evaluate_metrics_aggr_fn=chosen["evaluate_metrics_aggr_fn"],
+            fraction_train=settings["fraction_train"],
+            fraction_evaluate=settings["fraction_evaluate"],
+            min_train_nodes=settings["min_train_nodes"],
+            min_evaluate_nodes=settings["min_evaluate_nodes"],
+            min_available_nodes=positive_int("min_available_nodes", settings["min_available_nodes"], 0),
+            weighted_by_key=settings["weighted_by_key"],
+            arrayrecord_key=settings["arrayrecord_key"],
+            configrecord_key=settings["configrecord_key"],
+            train_metrics_aggr_fn=settings["train_metrics_aggr_fn"],
+            evaluate_metrics_aggr_fn=settings["evaluate_metrics_aggr_fn"],
         )
         if not isinstance(rule, Rule):
             raise fail("rule", rule, "must be a rule of the library such as fedstale.FedStale()")
-        if chosen["weights"] not in ("client", "sample"):
-            raise fail("weights", chosen["weights"], 'must be "client" or "sample"')
-        memories.parse(chosen["memory"])
+        if settings["weights"] not in ("client", "sample"):
+            raise fail("weights", settings["weights"], 'must be "client" or "sample"')
+        memories.parse(settings["memory"])
         for name in ("num_clients", "max_clients"):
-            if chosen[name] is not None:  # type: ignore[literal-required]
-                positive_int(name, chosen[name])  # type: ignore[literal-required]
+            if settings[name] is not None:  # type: ignore[literal-required]
+                positive_int(name, settings[name])  # type: ignore[literal-required]
         if isinstance(rule, Guarded):  # its bounds are options here, and saved as such
-            chosen["clip_norm"] = rule.clip_norm if chosen["clip_norm"] is None else chosen["clip_norm"]
-            chosen["max_weight"] = rule.max_weight if chosen["max_weight"] is None else chosen["max_weight"]
+            settings["clip_norm"] = rule.clip_norm if settings["clip_norm"] is None else settings["clip_norm"]
+            settings["max_weight"] = rule.max_weight if settings["max_weight"] is None else settings["max_weight"]
             rule = rule.rule
         self.rule = rule
-        self._bounded = guard(rule, chosen["clip_norm"], chosen["max_weight"])
-        self.options = chosen
-        self.identity = Identity(chosen["identity"])
-        self.probabilities = Probabilities(chosen["probabilities"])
-        seed, selection = chosen["seed"], chosen["selection"]
+        self._bounded = guard(rule, settings["clip_norm"], settings["max_weight"])
+        self.options = settings
+        self.identity = Identity(settings["identity"])
+        self.probabilities = Probabilities(settings["probabilities"])
+        seed, selection = settings["seed"], settings["selection"]
         selection = rule.selection() if selection is None else selection
         self.train_nodes = Selector(self.fraction_train, self.min_train_nodes, selection, seed, "train")
         self.evaluate_nodes = Selector(self.fraction_evaluate, self.min_evaluate_nodes, None, seed, "evaluate")
-        self.max_wait = check_wait(chosen["max_wait"])
-        self.checkpoint = None if chosen["checkpoint"] is None else Path(chosen["checkpoint"]).absolute()
-        self.journal = Journal(chosen["store"])
-        self.server: Server | None = None
-        self.left_out: deque[tuple[int, LeftOut]] = deque(maxlen=REMEMBERED)
+        self.max_wait = check_wait(settings["max_wait"])
+        self.checkpoint = None if settings["checkpoint"] is None else Path(settings["checkpoint"]).absolute()
+        self.journal = Journal(settings["store"])
+        self.aggregator: Aggregator | None = None
+        self.left_out: deque[tuple[int, LeftOut]] = deque(maxlen=_LEFT_OUT_KEPT)
         """The last replies that were left out, with their rounds."""
-        self.last_round: tuple[Applied, dict[str, float]] | None = None
+        self.last_round: tuple[AppliedRound, dict[str, float]] | None = None
         """What the last round did, and its numbers."""
         self.account: Account | None = None
         """Who was asked in the last round, and what became of each."""
-        self.told: dict[str, Any] = {}
-        """What the store is to be told of the last round: a process may die between saving and telling."""
+        self.pending_log: dict[str, Any] = {}
+        """What is to be written to the store about the last round: a process may die after saving, before that."""
         self.ttl: float | None = None
         self.store_run: str | None = None
-        self._asked = Asked(0, [])
+        self._sent_messages = SentMessages(0, [])
         self._connected = 0
-        self._sent: ArrayRecord | None = None
+        self._sent_arrays: ArrayRecord | None = None
         self._waited = False
 
     @classmethod
@@ -157,28 +157,28 @@ class RuleStrategy(FedAvg):
             Options to change. Functions and objects are not saved: give them again.
         """
         folder = Path(path).absolute()
-        server, about, last = Server.load(folder)
+        aggregator, facts, pending_log = Aggregator.load(folder)
         try:
-            saved = Saved(about)
+            saved = StrategyConfig(facts)
             options: Options = {**saved.options(changes), "checkpoint": folder}  # type: ignore[typeddict-item]
             if "store" not in changes and isinstance(options.get("store"), str):
                 options["store"] = folder / str(options["store"])
             strategy = cls.__new__(cls)
             RuleStrategy.__init__(strategy, saved.rule(rule), **options)
         except BaseException:
-            server.state.close()
+            aggregator.state.close()
             raise
-        strategy.server = server
+        strategy.aggregator = aggregator
         strategy.store_run = saved.store_run
-        strategy.told = last
+        strategy.pending_log = pending_log
         return strategy
 
-    def about(self) -> dict[str, Any]:
+    def config_facts(self) -> dict[str, Any]:
         """Return what a checkpoint says of the strategy, as JSON values."""
         options = dict(self.options)
         if self.checkpoint is not None and isinstance(options["store"], (str, Path)):
             options["store"] = relative(Path(options["store"]), self.checkpoint)  # so that both can be copied or moved
-        return Saved.of(self.rule, options, self.store_run).facts
+        return StrategyConfig.describe(self.rule, options, self.store_run).facts
 
     def summary(self) -> None:
         """Log the strategy's configuration."""
@@ -189,45 +189,45 @@ class RuleStrategy(FedAvg):
         _logger.log(INFO, "\t│\t└──Checkpoint: %s", self.checkpoint or "none")
         super().summary()
 
-    def begin(self, arrays: ArrayRecord) -> Server:
+    def prepare(self, arrays: ArrayRecord) -> Aggregator:
         """Start the federation with this model, or check that it fits the one that was resumed."""
-        if self.server is None:
-            if self.checkpoint is not None and exists(self.checkpoint):
+        if self.aggregator is None:
+            if self.checkpoint is not None and holds_checkpoint(self.checkpoint):
                 allowed = f"holds a checkpoint already: {type(self).__name__}.resume(path), or choose another folder"
                 raise fail("checkpoint", str(self.checkpoint), allowed)
-            self.server = Server.begin(
+            self.aggregator = Aggregator.start(
                 self._bounded,
                 arrays,
                 self.probabilities,
                 weights=self.options["weights"],
                 memory=self.options["memory"],
-                beside=self.options["beside"],
+                averaged_buffers=self.options["averaged_buffers"],
                 num_clients=self.options["num_clients"],
             )
-            self._sent = arrays
-        return self.server
+            self._sent_arrays = arrays
+        return self.aggregator
 
-    def current(self) -> ArrayRecord:
+    def current_arrays(self) -> ArrayRecord:
         """Return the model as it stands."""
-        if self.server is None:
+        if self.aggregator is None:
             raise fail("strategy", self, "has no model before start or resume")
-        self._sent = self.server.arrays()
-        return self._sent
+        self._sent_arrays = self.aggregator.arrays()
+        return self._sent_arrays
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Select among the connected nodes and write them the round's messages."""
-        server = self.begin(arrays)
-        if arrays is not self._sent:  # somebody changed the model between the rounds
-            server.take(arrays)
-            self._sent = arrays
+        aggregator = self.prepare(arrays)
+        if arrays is not self._sent_arrays:  # somebody changed the model between the rounds
+            aggregator.set_model(arrays)
+            self._sent_arrays = arrays
         nodes = self._nodes(grid, self.train_nodes)
         self._connected = len(nodes)
-        chosen = self.train_nodes.select(nodes, server_round, self._last_seen(nodes)) if nodes else []
-        _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(chosen), len(nodes))
-        messages = self._messages(server_round, arrays, config, chosen, MessageType.TRAIN)
-        self._asked = Asked(server_round, messages)
+        selected = self.train_nodes.select(nodes, server_round, self._last_seen(nodes)) if nodes else []
+        _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(selected), len(nodes))
+        messages = self._messages(server_round, arrays, config, selected, MessageType.TRAIN)
+        self._sent_messages = SentMessages(server_round, messages)
         return messages
 
     @postponed("round")
@@ -237,30 +237,30 @@ class RuleStrategy(FedAvg):
         """Apply the round with the valid replies, be there none; save; return the new model and the numbers."""
         if not self.train_nodes.active:
             return None, None
-        if self.server is None or self._asked.round != server_round:
+        if self.aggregator is None or self._sent_messages.round != server_round:
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
         key = self.arrayrecord_key
-        answers, left_out = sort_replies(replies, self._asked, self.identity, key, self.weighted_by_key)
+        accepted, left_out = sort_replies(replies, self._sent_messages, self.identity, key, self.weighted_by_key)
         most = self.options["max_clients"]
-        applied = self.server.round(self._bounded, server_round - 1, answers, self.probabilities, most)
+        applied = self.aggregator.apply_round(self._bounded, server_round - 1, accepted, self.probabilities, most)
         left_out += applied.left_out
-        for one in left_out:
-            who = f"{one.node} ({one.client})" if one.client else f"{one.node}"
-            _logger.log(WARNING, "round %d: reply of node %s left out: %s", server_round, who, one.reason)
-            self.left_out.append((server_round, one))
-        contributed = [answer.node for answer in applied.answers]
-        self.account = Account.of(server_round, self._connected, self._asked.nodes, contributed, left_out)
+        for reply in left_out:
+            who = f"{reply.node} ({reply.client})" if reply.client else f"{reply.node}"
+            _logger.log(WARNING, "round %d: reply of node %s left out: %s", server_round, who, reply.reason)
+            self.left_out.append((server_round, reply))
+        contributed = [reply.node for reply in applied.replies]
+        self.account = Account.make(server_round, self._connected, self._sent_messages.nodes, contributed, left_out)
         _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(contributed), len(self.account.asked))
-        clients = per_client(self.server, self.probabilities)
-        numbers = round_metrics(self.server, applied, self.account, clients)
+        clients = per_client(self.aggregator, self.probabilities)
+        numbers = round_metrics(self.aggregator, applied, self.account, clients)
         self.last_round = applied, numbers
-        self._asked = Asked(0, [])
-        arrays = self._sent = self.server.arrays()
-        contents = [self.identity.without(answer.content) for answer in applied.answers]
+        self._sent_messages = SentMessages(0, [])
+        arrays = self._sent_arrays = self.aggregator.arrays()
+        contents = [self.identity.drop_reported_ids(reply.content) for reply in applied.replies]
         metrics = self._aggregate_metrics(contents, self.train_metrics_aggr_fn)
-        self.told = {"numbers": scalars("train/", metrics) | numbers, "participants": applied.clients.tolist()}
+        self.pending_log = {"numbers": scalars("train/", metrics) | numbers, "participants": applied.clients.tolist()}
         if self.checkpoint is not None:
-            self.server.save(self.checkpoint, self.about(), self.told)
+            self.aggregator.save(self.checkpoint, self.config_facts(), self.pending_log)
         return arrays, to_metrics(metrics, numbers)
 
     def configure_evaluate(
@@ -270,22 +270,22 @@ class RuleStrategy(FedAvg):
         if not self.evaluate_nodes.active:
             return []
         nodes = self._nodes(grid, self.evaluate_nodes)
-        chosen = self.evaluate_nodes.select(nodes, server_round, np.full(len(nodes), -1)) if nodes else []
-        _logger.log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(chosen), len(nodes))
-        messages = self._messages(server_round, arrays, config, chosen, MessageType.EVALUATE)
-        self._asked = Asked(server_round, messages)
+        selected = self.evaluate_nodes.select(nodes, server_round, np.full(len(nodes), -1)) if nodes else []
+        _logger.log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(selected), len(nodes))
+        messages = self._messages(server_round, arrays, config, selected, MessageType.EVALUATE)
+        self._sent_messages = SentMessages(server_round, messages)
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the metrics of the nodes that evaluated; a failed node is missing from the average."""
         contents: dict[int, RecordDict] = {}
-        for node, reply in self._asked.match(replies):
+        for node, reply in self._sent_messages.match(replies):
             if node is None or not reply.has_content() or node in contents:
                 reason = reply.error.reason if reply.has_error() else "it answers nothing that was asked"
                 text = "round %d: evaluation of node %s left out: %s"
-                _logger.log(WARNING, text, server_round, node, printable(str(reason), REASON))
+                _logger.log(WARNING, text, server_round, node, printable(str(reason), MAX_REASON))
                 continue
-            contents[node] = self.identity.without(reply.content)
+            contents[node] = self.identity.drop_reported_ids(reply.content)
         return self._aggregate_metrics([contents[node] for node in sorted(contents)], self.evaluate_metrics_aggr_fn)
 
     def start(
@@ -325,11 +325,11 @@ class RuleStrategy(FedAvg):
         return sorted(nodes, key=lambda node: (self._index(node) is None, self._index(node) or 0, node))
 
     def _index(self, node: int) -> int | None:
-        return None if self.server is None else self.server.index(self.identity.last(node))
+        return None if self.aggregator is None else self.aggregator.index(self.identity.last_identity(node))
 
     def _last_seen(self, nodes: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
         indices = [self._index(node) for node in nodes]
-        seen = self.server.state.clients["last_seen"] if self.server is not None else np.empty(0)
+        seen = self.aggregator.state.clients["last_seen"] if self.aggregator is not None else np.empty(0)
         return np.array([-1 if i is None else seen[i] for i in indices], dtype=np.int64)
 
     def _messages(
@@ -340,7 +340,7 @@ class RuleStrategy(FedAvg):
         group = str(server_round)
         return [Message(record, dst_node_id=n, message_type=kind, group_id=group, ttl=self.ttl) for n in nodes]
 
-    def _aggregate_metrics(self, contents: list[RecordDict], aggregate: Aggregate) -> MetricRecord | None:
+    def _aggregate_metrics(self, contents: list[RecordDict], aggregate: AggregateMetrics) -> MetricRecord | None:
         """Aggregate the clients' own metrics; where they do not fit together, there are none, and that is all."""
         if not contents:
             return None

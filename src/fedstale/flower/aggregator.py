@@ -22,36 +22,36 @@ from ..memory import Memory
 from ..rules import Rule
 from ..screening import fault
 from ..state import State
-from .layout import BadArrays, Layout, read
+from .layout import BadArrays, Layout, read_arrays
 from .probabilities import Probabilities
-from .replies import Answer, LeftOut
+from .replies import ClientReply, LeftOut
 
-_ABOUT = "flower/about"
+_FACTS = "flower/facts"
 _BUFFER = "flower/buffer/"
 
 
 @dataclass(frozen=True)
-class Applied:
-    """What a round did: the participants' indices and p_i, their answers in that order, and who was left out."""
+class AppliedRound:
+    """What a round did: the participants' indices and p_i, their replies in that order, and who was left out."""
 
     clients: Ints
     probabilities: Float
-    answers: list[Answer]
+    replies: list[ClientReply]
     left_out: list[LeftOut]
     staleness: Float
     """How many rounds ago the clients known before had contributed last."""
 
 
 @dataclass(frozen=True)
-class _Update:
-    """A valid answer: its Δ_i and its buffers."""
+class _ClientUpdate:
+    """A valid reply: its Δ_i and its buffers."""
 
-    answer: Answer
+    reply: ClientReply
     row: NDArray[Any]
     buffers: dict[str, NDArray[Any]]
 
 
-class Server:
+class Aggregator:
     """A federation's model and everything the server remembers.
 
     Parameters
@@ -61,7 +61,7 @@ class Server:
     layout, buffers
         How the vector becomes the model's arrays, and the arrays beside it.
     identities
-        The clients known so far; a client's place is its index in the state.
+        The clients known so far; a client's position is its index in the state.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Server:
         self._rows = np.empty((0, layout.num_params), dtype=layout.dtype)
 
     @classmethod
-    def begin(
+    def start(
         cls,
         rule: Rule,
         arrays: ArrayRecord,
@@ -83,21 +83,21 @@ class Server:
         *,
         weights: Literal["client", "sample"],
         memory: str,
-        beside: Sequence[str],
+        averaged_buffers: Sequence[str],
         num_clients: int | None,
-    ) -> Server:
-        """Start a federation with this model; clients are added as they answer."""
-        model = read(arrays)
-        layout = Layout.of(model, beside)
+    ) -> Aggregator:
+        """Start a federation with this model; clients are added as they reply."""
+        model = read_arrays(arrays)
+        layout = Layout.of(model, averaged_buffers)
         vector, buffers = layout.split(model)
         if not np.isfinite(vector).all():
             raise fail("initial_arrays", "NaN or infinity", "the first model must be finite")
-        places = num_clients or 1  # before anybody is known, one place that nobody has taken
-        sizes = np.ones(places) if weights == "sample" else None
-        federation = Federation(places, layout.num_params, weights=weights, sizes=sizes)
+        rows = num_clients or 1  # before anybody is known, one row that nobody has taken
+        sizes = np.ones(rows) if weights == "sample" else None
+        federation = Federation(rows, layout.num_params, weights=weights, sizes=sizes)
         state = rule.init(federation, memory=memory, model=vector)
         refuse_local_work(rule, state, np.zeros(1, dtype=np.int64))
-        state.estimator = probabilities.start(places)
+        state.estimator = probabilities.start(rows)
         return cls(state, layout, buffers, [])
 
     @property
@@ -112,117 +112,119 @@ class Server:
         return self.layout.join(self.model, self.buffers)
 
     def index(self, identity: str | None) -> int | None:
-        """Return a client's place in the state, if it has one."""
+        """Return a client's index in the state, if it has one."""
         return None if identity is None else self._index.get(identity)
 
-    def fits(self, arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
+    def read_fitting(self, arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
         """Read a model, and refuse one whose arrays have other names, shapes or dtypes."""
-        model = read(arrays)
+        model = read_arrays(arrays)
         wanted = {slot.name: (slot.shape, slot.dtype) for slot in self.layout.slots}
         if {name: (array.shape, array.dtype) for name, array in model.items()} != wanted:
             raise fail("arrays", sorted(model), "the model's arrays must keep their names, shapes and dtypes")
         return model
 
-    def take(self, arrays: ArrayRecord) -> None:
+    def set_model(self, arrays: ArrayRecord) -> None:
         """Let the next round start from this model, which must have the same layout."""
-        vector, self.buffers = self.layout.split(self.fits(arrays))
+        vector, self.buffers = self.layout.split(self.read_fitting(arrays))
         np.copyto(self.model, vector)
 
-    def round(
+    def apply_round(
         self,
         rule: Rule,
         index: int,
-        answers: Sequence[Answer],
+        replies: Sequence[ClientReply],
         probabilities: Probabilities,
         max_clients: int | None = None,
-    ) -> Applied:
-        """Apply one round: Δ_i = w_t − w_i of those whose answer is valid, then the rule and the server step."""
+    ) -> AppliedRound:
+        """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step."""
         last = self.state.clients["last_seen"]
         staleness = (index - last[last >= 0]).astype(np.float64)
-        found = self._admitted(self._read(answers, probabilities), max_clients)
-        updates = [one for one in found if isinstance(one, _Update)]
-        self._places([one.answer for one in updates], probabilities)
-        updates.sort(key=lambda one: self._index[one.answer.identity])  # the order of all sums
-        valid = [one.answer for one in updates]
-        clients = np.array([self._index[answer.identity] for answer in valid], dtype=np.int64)
-        p = probabilities.of(self.state.estimator, clients, [answer.identity for answer in valid])
+        found = self._admitted(self._read(replies, probabilities), max_clients)
+        updates = [item for item in found if isinstance(item, _ClientUpdate)]
+        self._register([update.reply for update in updates], probabilities)
+        updates.sort(key=lambda update: self._index[update.reply.identity])  # the order of all sums
+        valid = [update.reply for update in updates]
+        clients = np.array([self._index[reply.identity] for reply in valid], dtype=np.int64)
+        p = probabilities.values(self.state.estimator, clients, [reply.identity for reply in valid])
         refuse_local_work(rule, self.state, clients)
-        rule.step(self.state, Round(index, clients, [one.row for one in updates], probabilities=p))
+        rule.step(self.state, Round(index, clients, [update.row for update in updates], probabilities=p))
         if valid and self.layout.buffers:
             masses = self.state.federation.masses(clients)
-            self.buffers = self.layout.mean_buffers([one.buffers for one in updates], masses)
+            self.buffers = self.layout.mean_buffers([update.buffers for update in updates], masses)
         probabilities.observe(self.state.estimator, clients)
-        return Applied(clients, p, valid, [one for one in found if isinstance(one, LeftOut)], staleness)
+        return AppliedRound(clients, p, valid, [item for item in found if isinstance(item, LeftOut)], staleness)
 
-    def _read(self, answers: Sequence[Answer], probabilities: Probabilities) -> list[_Update | LeftOut]:
-        """Compute each answer's update in a row of its own; what is wrong with an answer leaves it out."""
-        rows = self._room(len(answers))
+    def _read(self, replies: Sequence[ClientReply], probabilities: Probabilities) -> list[_ClientUpdate | LeftOut]:
+        """Compute each reply's update in a row of its own; what is wrong with an reply leaves it out."""
+        rows = self._row_buffers(len(replies))
         sent = self.layout.as_sent(self.model)
         sizes = self.state.federation.weights == "sample"
 
-        def update(i: int) -> _Update | LeftOut:
-            answer, row = answers[i], rows[i]
+        def read_reply(i: int) -> _ClientUpdate | LeftOut:
+            reply, row = replies[i], rows[i]
             try:
-                if not probabilities.knows(answer.identity):
-                    raise BadArrays(f"no probability is known for client {answer.identity}")
-                if sizes and answer.size is None:
+                if not probabilities.knows(reply.identity):
+                    raise BadArrays(f"no probability is known for client {reply.identity}")
+                if sizes and reply.size is None:
                     raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
-                self.layout.check(answer.arrays)
+                self.layout.check(reply.arrays)
                 with np.errstate(over="ignore", invalid="ignore"):
-                    self.layout.difference(sent, answer.arrays, row)
+                    self.layout.difference(sent, reply.arrays, row)
                 if (reason := fault(row)) is not None:
-                    raise BadArrays(f"its update is of no use: {reason}")
-                return _Update(answer, row, self.layout.buffers_of(answer.arrays))
+                    raise BadArrays(f"its update cannot be used: {reason}")
+                return _ClientUpdate(reply, row, self.layout.buffers_of(reply.arrays))
             except BadArrays as error:
-                return LeftOut(answer.node, "bad", str(error), answer.identity)
+                return LeftOut(reply.node, "bad", str(error), reply.identity)
 
-        return [update(i) for i in range(len(answers))]
+        return [read_reply(i) for i in range(len(replies))]
 
-    def _admitted(self, found: Sequence[_Update | LeftOut], max_clients: int | None) -> list[_Update | LeftOut]:
+    def _admitted(
+        self, found: Sequence[_ClientUpdate | LeftOut], max_clients: int | None
+    ) -> list[_ClientUpdate | LeftOut]:
         """Leave out clients that are new when there are as many as there may be."""
-        result: list[_Update | LeftOut] = []
+        result: list[_ClientUpdate | LeftOut] = []
         free = np.inf if max_clients is None else max_clients - len(self.identities)
-        for one in found:
-            new = isinstance(one, _Update) and one.answer.identity not in self._index
-            if isinstance(one, _Update) and new and free <= 0:
+        for item in found:
+            new = isinstance(item, _ClientUpdate) and item.reply.identity not in self._index
+            if isinstance(item, _ClientUpdate) and new and free <= 0:
                 reason = f"it is new, and there are max_clients = {max_clients} already"
-                result.append(LeftOut(one.answer.node, "bad", reason, one.answer.identity))
+                result.append(LeftOut(item.reply.node, "bad", reason, item.reply.identity))
                 continue
             free -= new
-            result.append(one)
+            result.append(item)
         return result
 
-    def _room(self, count: int) -> Sequence[NDArray[Any]]:
+    def _row_buffers(self, count: int) -> Sequence[NDArray[Any]]:
         """Return rows to compute updates in: the memory's own spare ones where it keeps such rows."""
         memory = self.state.memories.get("stale")
-        lent = memory.lend(count, self.layout.dtype) if isinstance(memory, Memory) else None
-        if lent is not None:
-            return lent
+        borrowed = memory.lend(count, self.layout.dtype) if isinstance(memory, Memory) else None
+        if borrowed is not None:
+            return borrowed
         if len(self._rows) < count:
             self._rows = np.empty((count, self.layout.num_params), dtype=self.layout.dtype)
         return list(self._rows[:count])
 
-    def _places(self, answers: Sequence[Answer], probabilities: Probabilities) -> None:
+    def _register(self, replies: Sequence[ClientReply], probabilities: Probabilities) -> None:
         """Give the next indices to who is new, and take note of the sizes that were reported."""
-        for answer in answers:
-            if answer.identity not in self._index:
-                self._index[answer.identity] = len(self.identities)
-                self.identities.append(answer.identity)
+        for reply in replies:
+            if reply.identity not in self._index:
+                self._index[reply.identity] = len(self.identities)
+                self.identities.append(reply.identity)
         state, known = self.state, len(self.identities)
-        sizes = self._sizes(answers) if state.federation.weights == "sample" else None
+        sizes = self._sizes(replies) if state.federation.weights == "sample" else None
         if known > state.federation.num_clients or sizes is not None:
-            places = max(known, state.federation.num_clients)
-            state.grow(places, sizes)
-            probabilities.grow(state.estimator, places)
+            rows = max(known, state.federation.num_clients)
+            state.grow(rows, sizes)
+            probabilities.grow(state.estimator, rows)
 
-    def _sizes(self, answers: Sequence[Answer]) -> Float | None:
+    def _sizes(self, replies: Sequence[ClientReply]) -> Float | None:
         """Return n_i of everybody with what was reported now; a row in memory follows the size of its client."""
         old = np.asarray(self.state.federation.sizes)
         sizes = np.zeros(max(len(self.identities), len(old)))
-        first = not (self.state.clients["last_seen"] >= 0).any()  # the places are not taken yet: no sizes
+        first = not (self.state.clients["last_seen"] >= 0).any()  # the rows are not taken yet: no sizes
         sizes[: len(old)] = 0.0 if first else old
-        for answer in answers:
-            client, size = self._index[answer.identity], float(answer.size or 0.0)
+        for reply in replies:
+            client, size = self._index[reply.identity], float(reply.size or 0.0)
             before, sizes[client] = sizes[client], size
             for memory in self.state.memories.values():
                 if client < memory.num_clients and memory.slots[client] >= 0 and before != size:
@@ -230,26 +232,31 @@ class Server:
                     memory.replace([client], memory.rows([client]), masses=[mass])
         return sizes if sizes.any() else None
 
-    def save(self, folder: Path, about: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+    def save(self, folder: Path, strategy: Mapping[str, Any], pending_log: Mapping[str, Any]) -> None:
         """Write a checkpoint (see `State.save`), with facts about the strategy and about the last round."""
-        facts = {"strategy": about, "layout": self.layout.describe(), "identities": self.identities, "last": last}
+        facts = {
+            "strategy": strategy,
+            "layout": self.layout.describe(),
+            "identities": self.identities,
+            "pending_log": pending_log,
+        }
         text = json.dumps(facts, sort_keys=True).encode()
-        self.state.extras[_ABOUT] = np.frombuffer(text, dtype=np.uint8)
+        self.state.extras[_FACTS] = np.frombuffer(text, dtype=np.uint8)
         for name, array in self.buffers.items():
             self.state.extras[_BUFFER + name] = array
         self.state.save(folder)
 
     @classmethod
-    def load(cls, folder: Path) -> tuple[Server, dict[str, Any], dict[str, Any]]:
+    def load(cls, folder: Path) -> tuple[Aggregator, dict[str, Any], dict[str, Any]]:
         """Read a checkpoint back, with the facts about the strategy and about the last round."""
         state = State.load(folder)
-        if _ABOUT not in state.extras or state.model is None:
+        if _FACTS not in state.extras or state.model is None:
             state.close()
             raise InvalidInput(f"checkpoint {folder} is not of a Flower strategy")
-        facts = json.loads(state.extras[_ABOUT].tobytes())
+        facts = json.loads(state.extras[_FACTS].tobytes())
         layout = Layout.from_description(facts["layout"])
         buffers = {s.name: state.extras[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
-        return cls(state, layout, buffers, facts["identities"]), facts["strategy"], facts.get("last", {})
+        return cls(state, layout, buffers, facts["identities"]), facts["strategy"], facts["pending_log"]
 
 
 def refuse_local_work(rule: Rule, state: State, clients: Ints) -> None:

@@ -10,28 +10,28 @@ from .. import configs
 from ..checks import fail
 from ..rules import Guarded, Rule
 
-_FIXED = ("probabilities", "weights", "memory", "identity", "beside", "num_clients")
+_FIXED = ("probabilities", "weights", "memory", "identity", "averaged_buffers", "num_clients")
 """Options that the saved state depends on: a resumed run cannot change them."""
 
 
-class Saved:
+class StrategyConfig:
     """The rule and the options of a strategy, as JSON values.
 
-    Functions and objects cannot be saved: `facts["absent"]` names the options that must be given again.
+    Functions and objects cannot be saved: `facts["not_saved"]` names the options that must be given again.
     """
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = dict(facts)
 
     @classmethod
-    def of(cls, rule: Rule, options: Mapping[str, Any], store_run: str | None) -> Saved:
+    def describe(cls, rule: Rule, options: Mapping[str, Any], store_run: str | None) -> StrategyConfig:
         """Describe a strategy."""
         plain = {name: _plain(value) for name, value in options.items() if name != "checkpoint"}
         return cls(
             {
                 "rule": configs.to_config(rule),
-                "options": {name: value for name, value in plain.items() if value is not _ABSENT},
-                "absent": sorted(name for name, value in plain.items() if value is _ABSENT),
+                "options": {name: value for name, value in plain.items() if value is not _NOT_SAVED},
+                "not_saved": sorted(name for name, value in plain.items() if value is _NOT_SAVED),
                 "store_run": store_run,
             }
         )
@@ -56,7 +56,7 @@ class Saved:
     def options(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the saved options with the changes."""
         saved = self.facts["options"]
-        for name in self.facts["absent"]:
+        for name in self.facts["not_saved"]:
             if name not in changes:
                 raise fail(name, None, f"it could not be saved: give resume(path, {name}=…)")
         for name in _FIXED:
@@ -71,12 +71,12 @@ class Saved:
             raise fail("rule", given, f"the checkpoint is of {configs.text(self.facts['rule'])}")
 
 
-def exists(folder: Path) -> bool:
+def holds_checkpoint(folder: Path) -> bool:
     """Whether the folder holds a checkpoint."""
     return (folder / "state.safetensors").exists()
 
 
-_ABSENT = object()
+_NOT_SAVED = object()
 
 
 def _simple(value: object) -> bool:
@@ -84,7 +84,7 @@ def _simple(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, or `_ABSENT`."""
+    """Return a value as JSON has it, or `_NOT_SAVED`."""
     if _simple(value):
         return value
     if isinstance(value, Path):
@@ -93,4 +93,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    return _ABSENT
+    return _NOT_SAVED

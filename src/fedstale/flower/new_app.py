@@ -13,7 +13,7 @@ _TEMPLATE = files("fedstale.flower") / "template"
 _IN_PACKAGE = ("server_app.py", "client_app.py", "task.py")
 
 
-def new(folder: str | Path, *, name: str | None = None) -> list[Path]:
+def write_app(folder: str | Path, *, name: str | None = None) -> list[Path]:
     """Write the app into a new or empty folder; return the files written.
 
     Parameters
