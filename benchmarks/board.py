@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedstale.paper.grids import BETAS, P_MIN, SWAPS
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 from fedstale.store import Store
 from fedstale.store.recorder import Recorder
 
@@ -63,7 +63,7 @@ HEAT = """() => {
 def fill(folder: Path, runs: int, rounds: int) -> None:
     """Write a sweep as the heat map wants it, every round recorded; of the last runs who came, too."""
     grid = [
-        settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, rounds=rounds)
+        make_settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, rounds=rounds)
         for seed in range(100)
         for lr in (0.01, 0.0316, 0.1, 0.316, 1.0)
         for p in P_MIN

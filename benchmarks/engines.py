@@ -80,7 +80,7 @@ def measure(name: str, batch: int, participants: int, repeats: int) -> dict[str,
 
     calls = {kind: call(engine) for kind, engine in engines.items()}
     seconds = {kind: median(found) for kind, found in interleaved(calls, repeats).items()}
-    taken = str(training.make(made, local, engine="auto").chosen)
+    taken = str(training.make(made, local, engine="auto").resolved_name)
     return {
         "model": name,
         "parameters": engines["loop"].num_params,

@@ -33,7 +33,7 @@ from benchmarks.timing import interleaved
 from fedstale import sweeps
 from fedstale.federation import Ints
 from fedstale.participation import Bernoulli, Known, Participation, UniformSample
-from fedstale.simulation import Evaluation, Settings, Simulation, settings
+from fedstale.simulation import Evaluation, Settings, Simulation, make_settings
 from fedstale.store import Store
 
 MEMORIES = {
@@ -154,7 +154,7 @@ def some_runs(count: int, rounds: int) -> list[Settings]:
     swaps = [0.0, 0.2, 0.4, 0.6]
     all_of_them = [(beta, swap, seed) for seed in range(8) for swap in swaps for beta in betas]
     return [
-        settings(beta=beta, swap=swap, seed=seed, p_min=0.1, lr=0.1, rounds=rounds, evaluate_every=rounds)
+        make_settings(beta=beta, swap=swap, seed=seed, p_min=0.1, lr=0.1, rounds=rounds, evaluate_every=rounds)
         for beta, swap, seed in all_of_them[:count]
     ]
 
@@ -182,7 +182,7 @@ def workers(counts: list[int], runs: int, rounds: int, repetitions: int) -> list
     chosen = {
         "lock-step": some_runs(runs, rounds),
         # A run that records its training loss cannot be part of a batch.
-        "one by one": [one.but(train_loss=True) for one in some_runs(max(1, runs // 16), rounds)],
+        "one by one": [one.replace(train_loss=True) for one in some_runs(max(1, runs // 16), rounds)],
     }
     rows = []
     for name, own in chosen.items():

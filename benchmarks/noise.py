@@ -45,7 +45,7 @@ from fedstale.checks import Float
 from fedstale.federation import CheckedRound, Ints, check_round
 from fedstale.memory.kernel import Sums
 from fedstale.participation import Bernoulli, Participation
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 from fedstale.simulation.build import build
 from fedstale.state import State
 
@@ -112,7 +112,7 @@ def watch(federation: fs.Federation, p: Float, path: Path_, rounds: int) -> dict
 def followed(task: str, p: Float, swap: float, lr: float, rounds: int, seed: int) -> dict[str, float]:
     """Watch a run of a task with these probabilities; labels are swapped in the rarer half."""
     rare = np.argsort(np.argsort(-p, kind="stable")) >= len(p) // 2
-    chosen = settings(task=task, swap=swap, beta="auto", seed=seed, lr=lr, rounds=rounds, evaluate_every=10**6)
+    chosen = make_settings(task=task, swap=swap, beta="auto", seed=seed, lr=lr, rounds=rounds, evaluate_every=10**6)
     participation = Participation(Bernoulli(p, labels=rare.astype(np.int64)))
     run = build(chosen, participation=participation, progress=False)
 
@@ -237,7 +237,7 @@ class Seen:
 
 def follow(task: str, p_min: float, swap: float, beta: float | str, seed: int, lr: float, every: int = 5) -> Seen:
     """Run a setting, and in the second half let everybody train in every so many rounds; with scores."""
-    chosen = settings(task=task, p_min=p_min, swap=swap, beta=beta, seed=seed, lr=lr, evaluate_every=10**6)
+    chosen = make_settings(task=task, p_min=p_min, swap=swap, beta=beta, seed=seed, lr=lr, evaluate_every=10**6)
     run, chooser = build(chosen), betas.make(beta)
     everybody = np.arange(run.federation.num_clients)
     rare = everybody >= len(everybody) // 2  # the paper's two groups

@@ -135,7 +135,7 @@ def small(
     made, run = engine(task, rounds, lr, batch_size, engine="auto")
     seconds = medians({"plain": plain(task, rounds, lr, batch_size), "auto": run}, repeats)
     each = {kind: 1e3 * value / len(rounds) for kind, value in seconds.items()}
-    print(f"{name}: plain {each['plain']:.2f} ms, {made.chosen} (chosen by auto) {each['auto']:.2f} ms a round")
+    print(f"{name}: plain {each['plain']:.2f} ms, {made.resolved_name} (chosen by auto) {each['auto']:.2f} ms a round")
     return [line(f"{name} auto / plain", seconds["plain"] / seconds["auto"], target)]
 
 

@@ -28,7 +28,7 @@ import torch
 from fedstale import sweeps, tasks
 from fedstale.paper.grids import BETAS, SWAPS, Extent
 from fedstale.participation import Bernoulli
-from fedstale.simulation import Settings, build, settings
+from fedstale.simulation import Settings, build, make_settings
 from fedstale.store import Store
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -40,7 +40,7 @@ P_MIN, LR = 0.1, 0.1
 
 def batch(rounds: int) -> list[Settings]:
     return [
-        settings(beta=beta, swap=swap, p_min=P_MIN, lr=LR, rounds=rounds, evaluate_every=max(1, rounds // 50))
+        make_settings(beta=beta, swap=swap, p_min=P_MIN, lr=LR, rounds=rounds, evaluate_every=max(1, rounds // 50))
         for beta in BETAS
         for swap in SWAPS
     ]
@@ -83,7 +83,7 @@ def same_accuracies(rounds: int) -> float:
     outcomes = sweeps.work([one.record() for one in runs], True)
     worst = 0.0
     for k in (0, len(runs) // 2, len(runs) - 1):
-        simulation = build(runs[k].but(engine="loop", threads=1), progress=False)
+        simulation = build(runs[k].replace(engine="loop", threads=1), progress=False)
         simulation.run()
         alone = {record.round: record.metrics.get("accuracy") for record in simulation.records}
         for t, metrics in outcomes[k].rows:
@@ -92,7 +92,7 @@ def same_accuracies(rounds: int) -> float:
 
 
 def fig2(workers: int) -> dict[str, float]:
-    runs = Extent.full("digits-mlp").but(betas=BETAS, rates=[LR]).fig2()
+    runs = Extent.full("digits-mlp").replace(betas=BETAS, rates=[LR]).fig2()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder)) as store:
 

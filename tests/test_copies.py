@@ -16,7 +16,7 @@ import pytest
 import fedstale as fs
 from fedstale.checks import InvalidInput
 from fedstale.durable import FileTrouble, InUse
-from fedstale.simulation import Callback, Simulation, StoreRun, build, settings
+from fedstale.simulation import Callback, Simulation, StoreRun, build, make_settings
 from fedstale.store import Store, StoreError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and tar as on POSIX")
@@ -362,7 +362,7 @@ class Stop(Callback):
 
 def stored(folder: Path, after: int, memory: str = "disk") -> str:
     """Run the first rounds of a run, as a process that is stopped then."""
-    chosen = settings(task="quadratic", num_clients=3, rounds=ROUNDS, p_min=0.5, memory=memory)
+    chosen = make_settings(task="quadratic", num_clients=3, rounds=ROUNDS, p_min=0.5, memory=memory)
     with Store.open(folder) as store:
         run = store.start(chosen.record(), rounds_total=ROUNDS)
         simulation = build(chosen, callbacks=[StoreRun(run, 2), Stop(after)], folder=run.folder)

@@ -21,7 +21,7 @@ from fedstale.cli.app import app
 from fedstale.interrupts import postponed
 from fedstale.participation.estimators import FedAU
 from fedstale.rules import Rule
-from fedstale.simulation import Callback, Simulation, StoreRun, build, settings
+from fedstale.simulation import Callback, Simulation, StoreRun, build, make_settings
 from fedstale.simulation.run import simulate
 from fedstale.store import Store
 from fedstale.store.blocks import Block
@@ -179,7 +179,7 @@ def test_what_is_saved_is_a_whole_round(
         assert info.status == "interrupted"
         store.run(info.id).metrics()  # readable
         run = store.resume(info.id)
-        rest = build(settings(**chosen), callbacks=[StoreRun(run)], folder=run.folder, resume=True)
+        rest = build(make_settings(**chosen), callbacks=[StoreRun(run)], folder=run.folder, resume=True)
         if act is ctrl_c:  # nothing is redone
             assert rest.state.round == info.rounds_done
         assert 0 < rest.state.round <= info.rounds_done < ROUNDS
@@ -196,7 +196,7 @@ def test_what_is_saved_is_a_whole_round(
 
 
 def test_a_round_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulation = build(settings(**SMALL, rounds=9))
+    simulation = build(make_settings(**SMALL, rounds=9))
     with monkeypatch.context() as patch:
         at_call(Rule, "combine", 4, cut, patch)
         with pytest.raises(KeyboardInterrupt):
@@ -207,7 +207,7 @@ def test_a_round_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.Monk
 
 def test_after_ctrl_c_in_a_notebook_the_same_object_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = simulate(**SMALL, rounds=9)
-    simulation = build(settings(**SMALL, rounds=9))
+    simulation = build(make_settings(**SMALL, rounds=9))
     with monkeypatch.context() as patch:
         at_call(Rule, "combine", 4, ctrl_c, patch)
         with pytest.raises(KeyboardInterrupt):
@@ -233,7 +233,7 @@ def test_a_callback_before_the_store_that_is_cut_short(tmp_path: Path) -> None:
             if record.round == 14:
                 raise KeyboardInterrupt
 
-    chosen = settings(**SMALL, rounds=ROUNDS)
+    chosen = make_settings(**SMALL, rounds=ROUNDS)
     with Store.open(tmp_path) as store:
         run = store.start(chosen.record())
         with pytest.raises(KeyboardInterrupt):

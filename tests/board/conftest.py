@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedstale.board.source import Source
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 from fedstale.store import Run, Store
 
 HOSTILE = "<script>window.broken=1</script><b>bold</b>"
@@ -31,7 +31,7 @@ def fill_sweep(store: Store, rounds: int = 20) -> None:
             for beta in BETAS:
                 for seed in (0, 1):
                     for lr in (0.1, 1.0):
-                        chosen = settings(p_min=p_min, swap=swap, beta=beta, seed=seed, lr=lr, rounds=rounds)
+                        chosen = make_settings(p_min=p_min, swap=swap, beta=beta, seed=seed, lr=lr, rounds=rounds)
                         run = store.start(chosen.record(), name=chosen.label, sweep="grid", rounds_total=rounds)
                         for t in range(1, rounds, 2):
                             value = accuracy(p_min, swap, beta, seed, lr, t)
@@ -47,7 +47,9 @@ def fill_sweep(store: Store, rounds: int = 20) -> None:
 
 def fill_full(store: Store, rounds: int = 30, num_clients: int = 6) -> str:
     """Write a run as `fedstale run` does, with estimated probabilities."""
-    config = settings(beta="auto", p_min=0.2, num_clients=num_clients, probabilities="fedau", rounds=rounds).record()
+    config = make_settings(
+        beta="auto", p_min=0.2, num_clients=num_clients, probabilities="fedau", rounds=rounds
+    ).record()
     true = np.array([1.0, 1.0, 1.0, 0.2, 0.2, 0.2])
     with store.start(config, name=HOSTILE, rounds_total=rounds) as run:
         for t in range(rounds):
@@ -64,7 +66,7 @@ def fill_full(store: Store, rounds: int = 30, num_clients: int = 6) -> str:
 
 def start_running(store: Store, rounds: int = 40) -> Run:
     """Begin a run that a test goes on writing."""
-    run = store.start(settings(beta=0.3, seed=5, rounds=rounds).record(), name="live run", rounds_total=rounds)
+    run = store.start(make_settings(beta=0.3, seed=5, rounds=rounds).record(), name="live run", rounds_total=rounds)
     for t in range(5):
         record(run, t)
     return run

@@ -14,7 +14,7 @@ from fedstale.board.heat import HeatMaps
 from fedstale.board.parts import heat
 from fedstale.board.source import Source
 from fedstale.paper.table import Table
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 from fedstale.store import Store
 from fedstale.sweeps import results
 
@@ -104,7 +104,7 @@ def test_bytes_and_seconds(source: Source) -> None:
 def test_what_an_older_version_did_not_know_is_at_its_default(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         for seed in (0, 1):
-            config = settings(beta=0.5, seed=seed).record()
+            config = make_settings(beta=0.5, seed=seed).record()
             if seed:
                 del config["train_loss"]
             with store.start(config) as run:
@@ -127,7 +127,7 @@ def test_the_heat_map_has_the_numbers_of_figure_2(folder: Path, source: Source) 
     assert only.runs == 64
     assert only.label == "digits-mlp, rounds 20"
     runs = [
-        settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, rounds=20)
+        make_settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, rounds=20)
         for p in P_MINS for swap in SWAPS for beta in BETAS for seed in (0, 1) for lr in (0.1, 1.0)
     ]  # fmt: skip
     with Store.open(folder, read_only=True) as store:
@@ -161,7 +161,7 @@ def test_the_newest_of_equal_runs_counts(tmp_path: Path) -> None:
         for value in (0.5, 0.9):
             for p in (0.5, 0.1):
                 for beta in (0.0, 1.0):
-                    config = settings(p_min=p, beta=beta).record()
+                    config = make_settings(p_min=p, beta=beta).record()
                     with store.start(config, sweep="s") as run:
                         run.record(0, {"accuracy": value, "accuracy_tail": value})
     opened = Source(tmp_path)

@@ -14,7 +14,7 @@ from fedstale.board.curves import group
 from fedstale.board.filters import matching
 from fedstale.board.panels import Panel, Panels
 from fedstale.board.source import Source
-from fedstale.simulation import settings, simulate
+from fedstale.simulation import make_settings, simulate
 from fedstale.store import Store
 
 from .conftest import HOSTILE
@@ -161,7 +161,7 @@ def test_the_simulator_records_what_the_panels_need(tmp_path: Path) -> None:
 def test_a_curve_ends_where_a_seed_diverged(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         for seed, ended in ((0, None), (1, 7), (2, 1)):
-            run = store.start(settings(seed=seed, rounds=10, lr=9.0).record(), rounds_total=10)
+            run = store.start(make_settings(seed=seed, rounds=10, lr=9.0).record(), rounds_total=10)
             for t in range(10 if ended is None else ended - 1):
                 run.record(t, {"accuracy": 0.5})
             run.finish("finished" if ended is None else "diverged", diverged_in=ended)

@@ -31,8 +31,8 @@ PLACES: dict[str, tuple[str, ...]] = {
         "fedstale.memory.kernel:exchange",
         "fedstale.memory.store:Memory._move",
         "fedstale.beta:Auto.observe",
-        "fedstale.sweeps.server:BatchedServer.combine",
-        "fedstale.sweeps.server:BatchedServer._learn",
+        "fedstale.sweeps.batched_server:BatchedServer.combine",
+        "fedstale.sweeps.batched_server:BatchedServer._learn",
     ),
     "checkpoint": (
         "fedstale.state:State.save",

@@ -19,7 +19,7 @@ import fedstale as fs
 from fedstale.checks import MOST_CLIENTS
 from fedstale.durable import held
 from fedstale.participation import Trace
-from fedstale.simulation import build, settings
+from fedstale.simulation import build, make_settings
 from fedstale.simulation.settings import Settings, from_toml
 from fedstale.state import read_tensors, write_tensors
 from fedstale.sweeps import Grid
@@ -106,7 +106,7 @@ def test_every_setting_is_taken_or_refused_in_one_line(name: str, tmp_path: Path
     """Whatever stands there, what comes is a simulation or an error of ours."""
     for value in ODD:
         try:
-            chosen = settings(**{"task": "quadratic", "num_clients": 3, "rounds": 2, name: value})
+            chosen = make_settings(**{"task": "quadratic", "num_clients": 3, "rounds": 2, name: value})
             if chosen.num_clients * chosen.total_rounds < 10**4:
                 build(chosen, folder=tmp_path / str(random.random())).state.close()
         except fs.InvalidInput as error:
@@ -126,7 +126,7 @@ def test_every_setting_is_taken_or_refused_in_one_line(name: str, tmp_path: Path
 def test_an_option_of_a_process_that_nobody_means(name: str, options: dict[str, Any]) -> None:
     chosen = {"task": "quadratic", "num_clients": 3, "rounds": 2, "participation_options": options}
     with pytest.raises(fs.InvalidInput) as error:
-        build(settings(participation=name, **chosen))
+        build(make_settings(participation=name, **chosen))
     one_line(error.value)
 
 

@@ -22,10 +22,10 @@ import sys, time
 from pathlib import Path
 kind, folder = sys.argv[1], Path(sys.argv[2])
 if kind == "run":
-    from fedstale.simulation import settings
+    from fedstale.simulation import make_settings
     from fedstale.store import Store
     store = Store.open(folder)
-    chosen = settings(task="quadratic", num_clients=2, rounds=5)
+    chosen = make_settings(task="quadratic", num_clients=2, rounds=5)
     run = store.start(chosen.record(), name="held", rounds_total=5)
 elif kind == "memory":
     import fedstale as fs
@@ -133,9 +133,9 @@ def test_a_clock_that_goes_backwards_changes_no_order_and_no_duration(
         resumed.record(1, {"loss": 1.0})
         resumed.finish()
         assert store.runs()[-1].updated >= store.runs()[-1].created
-    from fedstale.simulation import settings, simulate
+    from fedstale.simulation import make_settings, simulate
 
-    assert settings(rounds=1).rounds == 1
+    assert make_settings(rounds=1).rounds == 1
     result = simulate("quadratic", num_clients=2, rounds=5, store=tmp_path)
     assert (result.metrics["seconds"] >= 0).all()
     from fedstale.cli.app import app
@@ -159,13 +159,13 @@ def test_a_store_behind_its_checkpoint_is_refused_unless_told_to(tmp_path: Path)
     import shutil
 
     from fedstale.cli.app import app
-    from fedstale.simulation import Callback, Simulation, StoreRun, build, settings
+    from fedstale.simulation import Callback, Simulation, StoreRun, build, make_settings
 
     class Stop(Callback):
         def on_round(self, simulation: Simulation, record: object) -> None:
             simulation.stop = simulation.state.round in (4, 8)
 
-    chosen = settings(task="quadratic", num_clients=2, rounds=12)
+    chosen = make_settings(task="quadratic", num_clients=2, rounds=12)
     with Store.open(tmp_path / "s") as store:
         run = store.start(chosen.record(), rounds_total=12)
         build(chosen, callbacks=[StoreRun(run, 2), Stop()], folder=run.folder).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from fedstale.paper.grids import BETAS, P_MIN, SWAPS
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 from fedstale.sweeps import Measured
 
 Accuracy = Callable[[float, float, float | str, int, float], float]
@@ -28,7 +28,9 @@ def measured(
             for beta in betas:
                 for seed in range(seeds):
                     for lr in rates:
-                        one = settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, probabilities=probabilities)
+                        one = make_settings(
+                            p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, probabilities=probabilities
+                        )
                         value = accuracy(p, swap, beta, seed, lr)
                         metrics = {"accuracy": value, "swap_train": swap, "swap_test": swap - 0.01 * seed}
                         rows.append(Measured(one, value, metrics, 3 if value != value else None))

@@ -46,7 +46,7 @@ def test_pictures_of_what_little_there_is(tmp_path: Path) -> None:
 
 def test_figure_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def short(seeds: int = 2) -> list[Settings]:
-        return [one.but(rounds=200) for one in full(seeds)]
+        return [one.replace(rounds=200) for one in full(seeds)]
 
     full = fig1.runs
     monkeypatch.setattr(fig1, "runs", short)

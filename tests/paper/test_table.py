@@ -81,9 +81,9 @@ def test_estimate() -> None:
 
 
 def test_the_papers_grid() -> None:
-    whole = Extent.full("digits-mlp").but(betas=BETAS)
+    whole = Extent.full("digits-mlp").replace(betas=BETAS)
     assert len(whole.fig2()) == 720 * 5
-    assert len(whole.but(rates=[0.1]).fig2()) == 720
+    assert len(whole.replace(rates=[0.1]).fig2()) == 720
     inside = set(map(repr, whole.fig2()))
     assert set(map(repr, whole.fig3())) < inside
     assert set(map(repr, whole.fig4())) < inside

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedstale.simulation import Settings, settings
+from fedstale.simulation import Settings, make_settings
 from fedstale.store import Run, Store
 
 Accuracy = Callable[[Settings, float], float]
@@ -59,7 +59,7 @@ def grid(
 ) -> list[Settings]:
     """Every combination."""
     runs = [
-        settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr)
+        make_settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr)
         for p in p_min
         for swap in swaps
         for beta in betas

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedstale import report
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 
 from .made_up import add, grid, opened
 
@@ -35,7 +35,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("FEDSTALE_STORE", raising=False)
     with opened(tmp_path / "fedstale-runs") as store:
         grid(store, p_min=(0.5,), betas=(0.0, 1.0), sweep="first-grid")
-        return add(store, settings(rule="fedavg", rounds=20)).id
+        return add(store, make_settings(rule="fedavg", rounds=20)).id
 
 
 def test_store_sweep_and_run(inside: str) -> None:
@@ -54,7 +54,7 @@ def test_store_sweep_and_run(inside: str) -> None:
 
 def test_a_sweep_goes_before_a_run_of_its_name(inside: str) -> None:
     with opened(Path("fedstale-runs")) as store:
-        add(store, settings(rule="fedavg", rounds=20, seed=3), sweep="fedavg")
+        add(store, make_settings(rule="fedavg", rounds=20, seed=3), sweep="fedavg")
     assert "sweep fedavg, 1 run\n" in invoke("fedavg")
 
 
@@ -142,7 +142,7 @@ def test_neither_torch_nor_matplotlib_is_needed(inside: str) -> None:
 
 def test_a_store_that_may_only_be_read(inside: str) -> None:
     with opened(Path("fedstale-runs")) as store:
-        writer = store.start(settings(rounds=5, seed=9).record(), name="now")
+        writer = store.start(make_settings(rounds=5, seed=9).record(), name="now")
         writer.record(0, {"accuracy": 0.4})
         writer.flush()
         assert "run now" in invoke("now")

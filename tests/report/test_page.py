@@ -12,7 +12,7 @@ import pytest
 from fedstale import report
 from fedstale.paper import claims
 from fedstale.paper.table import Table
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 from fedstale.store import Store
 from fedstale.sweeps import results
 
@@ -86,7 +86,7 @@ def test_the_comparison_has_the_right_numbers(swept: Store) -> None:
     assert rows[1][:3] == ["0", "0.1", "FedStale β=0.0"]
     tails = []
     for seed in (0, 1):
-        one = settings(p_min=p_min, swap=swap, beta=0.0, seed=seed, lr=0.1)
+        one = make_settings(p_min=p_min, swap=swap, beta=0.0, seed=seed, lr=0.1)
         at = np.unique(np.linspace(1, 100, 10).astype(int))
         tails.append(np.mean([learning(one, t / 100) for t in at if t - 1 >= 90]))
     mean, error = np.mean(tails), np.std(tails, ddof=1) / np.sqrt(2)
@@ -116,7 +116,7 @@ def test_rates_are_tuned(tmp_path: Path) -> None:
 def test_the_heat_map_is_the_papers(swept: Store) -> None:
     root = page(swept, "grid")
     rows = table(root, "The β with the best test accuracy")
-    whole = Table.of(results(swept, [settings(**info.config) for info in swept.runs()]))
+    whole = Table.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
     assert [row[0] for row in rows[1:]] == ["0.6", "0"]
     for row in rows[1:]:
         for cell, p in zip(row[1:], (0.5, 0.1), strict=True):
@@ -129,7 +129,7 @@ def test_the_heat_map_is_the_papers(swept: Store) -> None:
 
 def test_the_claims_are_the_papers(swept: Store) -> None:
     rows = table(page(swept, "grid"), "What the paper says")
-    whole = Table.of(results(swept, [settings(**info.config) for info in swept.runs()]))
+    whole = Table.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
     found = [*claims.fig2_findings(whole), *claims.fig34_findings(whole), *claims.fig5_findings(whole, Table([]))]
     expected = claims.judged([*found, *claims.auto_findings(whole)])
     assert [tuple(row) for row in rows[1:]] == [one.cells() for one in expected]
@@ -143,7 +143,7 @@ def test_no_claims_without_the_grid(tmp_path: Path) -> None:
 
 def test_everything_from_the_store_is_text(tmp_path: Path) -> None:
     with opened(tmp_path / "x") as store:
-        add(store, settings(rule="fedstale", beta=0.5, rounds=20), sweep=EVIL)
+        add(store, make_settings(rule="fedstale", beta=0.5, rounds=20), sweep=EVIL)
         run = store.start({"task": EVIL, EVIL: EVIL, "deep": {EVIL: [EVIL]}}, name=EVIL)
         run.record(0, {EVIL: 1.0, "accuracy": 0.5}, clients={EVIL: np.ones(3)})
         run.finish("failed", EVIL)
@@ -151,7 +151,7 @@ def test_everything_from_the_store_is_text(tmp_path: Path) -> None:
         other.record(0, {EVIL: 1.0}, participants=[0, 2], clients={EVIL: np.ones(3)})
         other.record(1, {EVIL: 2.0}, participants=[])
         other.finish()
-        odd = settings(task=EVIL, rule=EVIL, participation_options={EVIL: EVIL}, rounds=20)
+        odd = make_settings(task=EVIL, rule=EVIL, participation_options={EVIL: EVIL}, rounds=20)
         add(store, odd)
         for what in (None, EVIL, "other", run.id, odd.label):
             root = page(store, what)
@@ -161,7 +161,7 @@ def test_everything_from_the_store_is_text(tmp_path: Path) -> None:
 
 
 def test_a_run(tmp_path: Path) -> None:
-    one = settings(p_min=0.1, swap=0.6, rounds=30, seed=4, per_client=True)
+    one = make_settings(p_min=0.1, swap=0.6, rounds=30, seed=4, per_client=True)
     with opened(tmp_path) as store:
         run = store.start(one.record(), name="mine", rounds_total=30)
         rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def test_a_run(tmp_path: Path) -> None:
 def test_odd_numbers(values: list[float], tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for task in ("digits-mlp", "quadratic"):
-            run = store.start(settings(task=task, rounds=2, num_clients=2).record(), name=task)
+            run = store.start(make_settings(task=task, rounds=2, num_clients=2).record(), name=task)
             for t, value in enumerate(values):
                 run.record(t, {"accuracy" if task != "quadratic" else "excess_loss": value, "beta": value})
             run.finish()
@@ -203,16 +203,16 @@ def test_odd_numbers(values: list[float], tmp_path: Path) -> None:
 
 
 def test_what_is_not_finished(tmp_path: Path) -> None:
-    one = settings(rounds=20, beta=0.5)
+    one = make_settings(rounds=20, beta=0.5)
     with opened(tmp_path) as store:
         for seed, (status, message) in enumerate((("failed", "no disk"), ("interrupted", ""))):
-            run = store.start(one.but(seed=seed).record(), name=f"r{seed}", rounds_total=20)
+            run = store.start(one.replace(seed=seed).record(), name=f"r{seed}", rounds_total=20)
             run.record(0, {"accuracy": 0.1})
             run.finish(status, message)
-        diverged = store.start(one.but(seed=5).record(), name="r5", rounds_total=20)
+        diverged = store.start(one.replace(seed=5).record(), name="r5", rounds_total=20)
         diverged.record(0, {"accuracy": 0.1})
         diverged.finish("diverged", diverged_in=2)
-        going = store.start(one.but(seed=6).record(), name="r6", rounds_total=20)
+        going = store.start(one.replace(seed=6).record(), name="r6", rounds_total=20)
         root = page(store)
         going.finish()
     rows = table(root, "Runs that did not come to their last round")
@@ -237,7 +237,7 @@ def test_quadratics_by_their_loss(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for rule, excess in (("fedavg", 4.0), ("u-fedavg", 2.0)):
             for seed in (0, 1):
-                one = settings(task="quadratic", num_clients=2, rule=rule, rounds=20, seed=seed)
+                one = make_settings(task="quadratic", num_clients=2, rule=rule, rounds=20, seed=seed)
                 run = store.start(one.record())
                 for t in range(20):
                     run.record(t, {"excess_loss": excess + seed})
@@ -247,9 +247,9 @@ def test_quadratics_by_their_loss(tmp_path: Path) -> None:
 
 
 def test_equal_runs_count_once_and_what_changes_nothing_is_left_out(tmp_path: Path) -> None:
-    one = settings(rounds=20, beta=0.5)
+    one = make_settings(rounds=20, beta=0.5)
     with opened(tmp_path) as store:
-        for again in (one, one, one.but(engine="loop"), one.but(threads=1), one.but(per_client=True)):
+        for again in (one, one, one.replace(engine="loop"), one.replace(threads=1), one.replace(per_client=True)):
             add(store, again)
         rows = table(page(store), "Test accuracy: mean")
     assert [row[-1] for row in rows[1:]] == ["1"]
@@ -285,13 +285,13 @@ def test_rules_that_were_handed_over_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_seeds_that_diverged_are_counted_not_left_out(tmp_path: Path) -> None:
-    calm, wild = settings(rounds=20, beta=0.5), settings(rounds=20, beta=0.0)
+    calm, wild = make_settings(rounds=20, beta=0.5), make_settings(rounds=20, beta=0.0)
     with opened(tmp_path) as store:
         for seed in range(3):
-            add(store, calm.but(seed=seed), sweep="s")
-        add(store, wild.but(seed=0), sweep="s")
+            add(store, calm.replace(seed=seed), sweep="s")
+        add(store, wild.replace(seed=0), sweep="s")
         for seed, round in ((1, 12), (2, 17)):
-            run = store.start(wild.but(seed=seed).record(), sweep="s", name=f"wild{seed}", rounds_total=20)
+            run = store.start(wild.replace(seed=seed).record(), sweep="s", name=f"wild{seed}", rounds_total=20)
             for t in range(1, round - 1, 2):
                 run.record(t, {"accuracy": 0.9})
             run.finish("diverged", diverged_in=round)

@@ -24,7 +24,7 @@ from fedstale.report.recipe import command, grid
 from fedstale.report.scale import Scale, labels, span, ticks
 from fedstale.report.study import label
 from fedstale.rules import ServerAdam
-from fedstale.simulation import Settings, from_toml, settings
+from fedstale.simulation import Settings, from_toml, make_settings
 from fedstale.sweeps import Grid
 from fedstale.sweeps.grid import from_file
 from fedstale.tasks import Quadratic
@@ -110,7 +110,7 @@ RUNS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("given_settings", RUNS, ids=range(len(RUNS)))
 def test_the_command_gives_the_same_settings(given_settings: dict[str, Any], tmp_path: Path) -> None:
-    one = settings(**given_settings)
+    one = make_settings(**given_settings)
     words = shlex.split(command(one))
     assert words[:2] == ["fedstale", "run"]
     done = CliRunner().invoke(app, [*words[1:], "--save-config", str(tmp_path / "run.toml")])
@@ -143,12 +143,12 @@ def test_a_part_of_a_grid_says_so() -> None:
 
 
 def test_what_was_not_written_is_not_made_up() -> None:
-    own = settings(rule=FedStale(beta=lambda t: 0.5))
+    own = make_settings(rule=FedStale(beta=lambda t: 0.5))
     for recipe in (command(own), grid("a", [own])):
         assert all(line.startswith("#") for line in recipe.splitlines())
         assert "<lambda> is not written down" in recipe
         assert "fedstale.resume(run, rule=…)" in recipe
-    both = grid("a", [own, settings(beta=0.5)])
+    both = grid("a", [own, make_settings(beta=0.5)])
     assert "is not written down" in both
     assert "beta = 0.5" in both
 
@@ -156,12 +156,12 @@ def test_what_was_not_written_is_not_made_up() -> None:
 @pytest.mark.parametrize(
     ("one", "name"),
     [
-        (settings(beta=Auto(forget=0.9)), "FedStale β=Auto(forget=0.9)"),
-        (settings(beta={0: 0, 10: 1}), "FedStale β={0: 0, 10: 1}"),
-        (settings(rule="fedavg"), "FedAvg"),
-        (settings(beta=0.5, server_lr=0.5), "FedStale β=0.5, η_s 0.5"),
-        (settings(rule="fedprox", rule_options={"mu": 0.1}), "FedProx, mu 0.1"),
-        (settings(beta="auto", memory="lowrank:4"), "FedStale β=auto, lowrank:4"),
+        (make_settings(beta=Auto(forget=0.9)), "FedStale β=Auto(forget=0.9)"),
+        (make_settings(beta={0: 0, 10: 1}), "FedStale β={0: 0, 10: 1}"),
+        (make_settings(rule="fedavg"), "FedAvg"),
+        (make_settings(beta=0.5, server_lr=0.5), "FedStale β=0.5, η_s 0.5"),
+        (make_settings(rule="fedprox", rule_options={"mu": 0.1}), "FedProx, mu 0.1"),
+        (make_settings(beta="auto", memory="lowrank:4"), "FedStale β=auto, lowrank:4"),
     ],
 )
 def test_names_of_methods(one: Settings, name: str) -> None:

@@ -12,7 +12,7 @@ import fedstale as fs
 from fedstale import participation, rules
 from fedstale.flower import FedStale
 from fedstale.rules.guard import clip, clip_factors
-from fedstale.simulation import settings
+from fedstale.simulation import make_settings
 from tests.enumeration import participation_sets
 
 Matrix = NDArray[np.float64]
@@ -152,9 +152,9 @@ def test_bounds_wrap_every_rule_and_leave_its_state_alone() -> None:
         (lambda: rules.Guarded(rules.FedAUAvg(), max_weight=5.0), "its cutoff is the cap"),
         (lambda: FedStale(clip_norm=-1.0), "clip_norm = -1.0"),
         (lambda: FedStale(max_weight=0.1), "max_weight = 0.1"),
-        (lambda: settings(clip_norm=0.0), "clip_norm = 0.0"),
-        (lambda: settings(max_weight=0.5), "max_weight = 0.5"),
-        (lambda: settings(bad_updates="ignore"), "bad_updates = 'ignore'"),
+        (lambda: make_settings(clip_norm=0.0), "clip_norm = 0.0"),
+        (lambda: make_settings(max_weight=0.5), "max_weight = 0.5"),
+        (lambda: make_settings(bad_updates="ignore"), "bad_updates = 'ignore'"),
     ],
 )
 def test_wrong_bounds_are_named(make: Any, text: str) -> None:
@@ -179,7 +179,7 @@ def test_bounded_runs_are_not_taken_for_runs_without_bounds() -> None:
     """Lock-step batches know no bounds: such runs go alone."""
     from fedstale.sweeps.lockstep import eligible
 
-    plain = settings(task="digits-mlp")
+    plain = make_settings(task="digits-mlp")
     assert eligible(plain)
     for change in ({"clip_norm": 1.0}, {"max_weight": 5.0}, {"bad_updates": "leave-out"}):
-        assert not eligible(plain.but(**change))
+        assert not eligible(plain.replace(**change))

@@ -13,7 +13,7 @@ import fedstale as fs
 from fedstale import rules
 from fedstale.participation import Bernoulli, Known, Participation
 from fedstale.rules import OutsideCoverage, coverage
-from fedstale.simulation import Simulation, build, settings, simulate
+from fedstale.simulation import Simulation, build, make_settings, simulate
 from fedstale.simulation.trainers import QuadraticTrainer
 from fedstale.tasks.quadratic import Quadratic
 from tests.enumeration import expectation
@@ -231,7 +231,10 @@ def test_a_biased_method_says_so_once() -> None:
         (lambda: rules.make("fedstale+adam", beta3=1), "beta3 = 1: fedstale.adam takes beta, beta1, beta2"),
         (lambda: rules.ServerAdam(rules.ServerAdam()), "without a server optimiser"),
         (lambda: rules.ServerAdam(tau=0.0), "tau = 0.0"),
-        (lambda: build(settings(task="quadratic", rule="fedavg", rule_options={"beta": 1})), "a setting of its own"),
+        (
+            lambda: build(make_settings(task="quadratic", rule="fedavg", rule_options={"beta": 1})),
+            "a setting of its own",
+        ),
         (lambda: _told(lr=None), "lr = None: this rule divides by"),
         (lambda: _told(steps=None), "steps = None: this rule divides by"),
         (lambda: _told(steps=[0, 1]), "must be positive"),

@@ -11,7 +11,7 @@ import pytest
 
 import fedstale as fs
 from fedstale import rules
-from fedstale.simulation import Simulation, build, settings
+from fedstale.simulation import Simulation, build, make_settings
 from fedstale.simulation.comparison import ALL, LABELS
 
 NAMES = [*rules.RULES, "fedstale+adam"]
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fedstale.rules.OutsideCoverage"
 
 
 def model(name: str, **more: Any) -> Any:
-    simulation = build(settings(task="digits-mlp", rule=name, **SMALL, rule_options=QUICK.get(name, {}) | more))
+    simulation = build(make_settings(task="digits-mlp", rule=name, **SMALL, rule_options=QUICK.get(name, {}) | more))
     assert simulation.run() == "finished"
     return simulation.model
 
@@ -31,7 +31,9 @@ def test_loop_and_vmap_agree(name: str, more: dict[str, Any]) -> None:
     pytest.importorskip("torch")
     models = []
     for engine in ("loop", "vmap"):
-        chosen = settings(task="digits-mlp", rule=name, engine=engine, **SMALL, rule_options=QUICK.get(name, {}) | more)
+        chosen = make_settings(
+            task="digits-mlp", rule=name, engine=engine, **SMALL, rule_options=QUICK.get(name, {}) | more
+        )
         simulation = build(chosen)
         assert simulation.run() == "finished"
         models.append(simulation.model)
@@ -42,7 +44,7 @@ def test_loop_and_vmap_agree(name: str, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("memory", ["ram", "lowrank:2"])
 def test_resumed_in_the_middle(name: str, memory: str, tmp_path: Path) -> None:
-    chosen = settings(
+    chosen = make_settings(
         task="quadratic", **SMALL | {"lr": 0.05}, rule=name, memory=memory, rule_options=QUICK.get(name, {})
     )
 
@@ -74,7 +76,7 @@ def test_resumed_in_the_middle(name: str, memory: str, tmp_path: Path) -> None:
 def test_two_trainings_of_a_round_use_the_same_batches(engine: str) -> None:
     """Between anchors the rule is given Δ_i(w_t) and Δ_i(w̃), not one of them twice."""
     pytest.importorskip("torch")
-    chosen = settings(task="digits-mlp", rule="svrg", engine=engine, **SMALL | {"p_min": 1.0})
+    chosen = make_settings(task="digits-mlp", rule="svrg", engine=engine, **SMALL | {"p_min": 1.0})
     simulation = build(chosen)
     simulation.run(3)
     everyone, trainer = np.arange(6), simulation.trainer
@@ -90,7 +92,7 @@ def test_two_trainings_of_a_round_use_the_same_batches(engine: str) -> None:
 def test_epochs_tell_the_steps_and_the_gradient() -> None:
     """Ragged epochs: K_i differs by client, and SCAFFOLD's option I sees every sample of the round once."""
     pytest.importorskip("torch")
-    chosen = settings(
+    chosen = make_settings(
         task="digits-mlp",
         num_clients=4,
         p_min=1.0,
@@ -124,7 +126,7 @@ def test_epochs_tell_the_steps_and_the_gradient() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_who_changes_the_clients_says_so(name: str) -> None:
     """A rule whose clients may be plain ones asks nothing of them but, in a simulation, an older model (AFA)."""
-    simulation = build(settings(task="quadratic", **SMALL | {"p_min": 1.0}, rule=name))
+    simulation = build(make_settings(task="quadratic", **SMALL | {"p_min": 1.0}, rule=name))
     simulation.run(3)
     rule, state, everyone = simulation.rule, simulation.state, np.arange(6)
     local, again = rule.local(state, everyone), rule.again(state, everyone)

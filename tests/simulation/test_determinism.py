@@ -13,7 +13,7 @@ import pytest
 
 import fedstale as fs
 from fedstale import training
-from fedstale.simulation import build, settings
+from fedstale.simulation import build, make_settings
 from fedstale.state import State
 
 pytest.importorskip("torch")
@@ -21,7 +21,7 @@ DIGITS: dict[str, Any] = {"task": "digits-mlp", "p_min": 0.3, "swap": 0.4, "thre
 
 
 def model_after(rounds: int, **changes: Any) -> np.ndarray[Any, Any]:
-    simulation = build(settings(**{**DIGITS, "rounds": rounds, "evaluate_every": rounds, **changes}))
+    simulation = build(make_settings(**{**DIGITS, "rounds": rounds, "evaluate_every": rounds, **changes}))
     simulation.run()
     return np.array(simulation.model)
 
@@ -38,7 +38,7 @@ def test_loop_and_vmap_agree_after_twenty_rounds() -> None:
 
 def draws(rounds: range) -> list[str]:
     """Digest of who came and on what they trained, in some rounds."""
-    simulation = build(settings(**DIGITS, engine="loop", rounds=40))
+    simulation = build(make_settings(**DIGITS, engine="loop", rounds=40))
     engine: training.Engine = simulation.trainer.engine  # type: ignore[attr-defined]
     result = []
     for t in rounds:
@@ -65,7 +65,7 @@ def test_the_rare_group_is_served_by_unbiased_rules() -> None:
 
 
 def test_the_engine_that_was_chosen_is_remembered(tmp_path: Path) -> None:
-    simulation = build(settings(**{**DIGITS, "rounds": 2, "rule": "fedavg", "beta": None, "engine": "fastest"}))
+    simulation = build(make_settings(**{**DIGITS, "rounds": 2, "rule": "fedavg", "beta": None, "engine": "fastest"}))
     simulation.run()
     assert simulation.state.notes["engine"] in ("loop", "vmap")
     simulation.state.save(tmp_path)

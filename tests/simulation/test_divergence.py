@@ -19,7 +19,7 @@ import fedstale as fs
 from fedstale.cli.app import app
 from fedstale.cli.compare import table
 from fedstale.figures import comparison_picture
-from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare, settings
+from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare, make_settings
 from fedstale.simulation.history import History
 from fedstale.store import Store
 from fedstale.sweeps import Outcome, in_process, results, sweep, tuned, write_csv
@@ -41,7 +41,7 @@ def test_a_result_has_the_round_and_no_tail() -> None:
 
 
 def test_a_result_a_sweep_and_a_store_have_one_tail() -> None:
-    one = settings(**{**WILD, "lr": 0.02, "evaluate_every": 3, "rule": "fedavg"})
+    one = make_settings(**{**WILD, "lr": 0.02, "evaluate_every": 3, "rule": "fedavg"})
     run = fs.simulate(rule="fedavg", **{**WILD, "lr": 0.02, "evaluate_every": 3})
     assert (run.reason, run.diverged_in) == ("finished", None)
     outcome = alone(one)
@@ -66,7 +66,7 @@ def test_a_run_that_was_stopped_is_judged_by_the_rounds_it_has(tmp_path: Path) -
 def test_an_outcome_has_the_round(lockstep: bool) -> None:
     from fedstale.sweeps.batches import work
 
-    one = settings(rule="fedavg", p_min=0.5, rounds=20, lr=1e30)
+    one = make_settings(rule="fedavg", p_min=0.5, rounds=20, lr=1e30)
     (outcome,) = work([one.record()], lockstep)
     assert (outcome.reason, outcome.failed, outcome.diverged_in) == ("diverged", False, 1)
     assert math.isnan(outcome.tail(20))
@@ -75,7 +75,7 @@ def test_an_outcome_has_the_round(lockstep: bool) -> None:
 def mixed() -> Comparison:
     """Three seeds: the first method diverges in two of them, the second in none."""
     methods = [Method("fedavg"), Method("fedstale", 0.5)]
-    found = compare(settings(**{**WILD, "lr": 0.02}), methods, 3)
+    found = compare(make_settings(**{**WILD, "lr": 0.02}), methods, 3)
     for seed, round in ((0, 12), (2, 7)):
         run = found.results[methods[0]][seed]
         assert isinstance(run.rounds, History)
@@ -124,13 +124,13 @@ def test_the_picture_says_it_and_is_drawn_of_nothing(tmp_path: Path, monkeypatch
     found = mixed()
     svg = comparison_picture(found, tmp_path / "mixed")[1].read_text(encoding="utf-8")
     assert "FedAvg: diverged in rounds 7 to 12 (2 of 3 seeds)" in svg
-    at_once = compare(settings(rule="fedavg", p_min=0.5, rounds=5, lr=1e30), [Method("fedavg")], 1)
+    at_once = compare(make_settings(rule="fedavg", p_min=0.5, rounds=5, lr=1e30), [Method("fedavg")], 1)
     svg = comparison_picture(at_once, tmp_path / "nothing")[1].read_text(encoding="utf-8")
     assert "FedAvg: diverged in round 1" in svg
 
 
 def stored(folder: Path, **changes: object) -> tuple[list[Settings], Store]:
-    runs = [settings(**{**WILD, "rule": "fedavg", "seed": seed, **changes}) for seed in range(2)]
+    runs = [make_settings(**{**WILD, "rule": "fedavg", "seed": seed, **changes}) for seed in range(2)]
     store = Store.open(folder)
     sweep(runs, store, name="wild", executor=in_process)
     return runs, store

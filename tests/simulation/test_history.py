@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedstale as fs
-from fedstale.simulation import Callback, Record, Simulation, StoreRun, build, settings, simulate
+from fedstale.simulation import Callback, Record, Simulation, StoreRun, build, make_settings, simulate
 from fedstale.simulation.history import History, Stored
 from fedstale.store import Store
 
@@ -99,7 +99,7 @@ def test_what_a_round_leaves_in_ram(stored: bool, first: int, last: int, most: i
                 gc.collect()
                 self.seen.append(tracemalloc.get_traced_memory()[0])
 
-    chosen, meter = settings(**SMALL, rounds=last, evaluate_every=1, probabilities="fedau"), Meter()
+    chosen, meter = make_settings(**SMALL, rounds=last, evaluate_every=1, probabilities="fedau"), Meter()
     tracemalloc.start()
     try:
         with Store.open(tmp_path) as store:

@@ -12,7 +12,7 @@ import pytest
 import fedstale as fs
 from fedstale.durable import FileTrouble
 from fedstale.participation import Bernoulli, Markov, Participation, Trace, UniformSample
-from fedstale.simulation import Callback, EarlyStop, Record, Simulation, build, settings, simulate
+from fedstale.simulation import Callback, EarlyStop, Record, Simulation, build, make_settings, simulate
 from fedstale.store import Store
 from fedstale.tasks.quadratic import Quadratic
 
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"task": "quadratic", "num_clients": 4, "p_min": 0.2, "l
 
 
 def test_a_run_equals_a_plain_loop_over_the_rule() -> None:
-    chosen = settings(**SMALL, beta=0.5, rounds=40)
+    chosen = make_settings(**SMALL, beta=0.5, rounds=40)
     simulation = build(chosen)
     assert simulation.run() == "finished"
     problem, rule = Quadratic.random(4, 10, 0), fs.FedStale(beta=0.5)
@@ -34,7 +34,7 @@ def test_a_run_equals_a_plain_loop_over_the_rule() -> None:
 
 
 def test_metrics_of_a_round() -> None:
-    simulation = build(settings(**SMALL, rounds=30, evaluate_every=10, probabilities="fedau"))
+    simulation = build(make_settings(**SMALL, rounds=30, evaluate_every=10, probabilities="fedau"))
     simulation.run()
     assert [t for t, r in enumerate(simulation.records) if "excess_loss" in r.metrics] == [9, 19, 29]
     for t, record in enumerate(simulation.records):
@@ -52,7 +52,7 @@ def test_metrics_of_a_round() -> None:
         assert record.metrics["staleness_mean"] == pytest.approx(np.mean(ages) if ages else 0)
         last.update(dict.fromkeys(record.participants.tolist(), t))
     assert simulation.records[-1].metrics["p_error"] > 0
-    known = build(settings(**SMALL, rounds=2))
+    known = build(make_settings(**SMALL, rounds=2))
     known.run()
     assert known.records[-1].metrics["p_error"] == 0
 
@@ -62,19 +62,19 @@ def test_stepping_and_stopping() -> None:
         def on_round(self, simulation: Simulation, record: Record) -> None:
             simulation.stop = record.round == 4
 
-    simulation = build(settings(**SMALL, rounds=20), callbacks=[StopAtFive()])
+    simulation = build(make_settings(**SMALL, rounds=20), callbacks=[StopAtFive()])
     assert simulation.step().round == 0
     assert simulation.run(until=2) == "finished"
     assert simulation.state.round == 2
     assert simulation.run() == "stopped"
     assert simulation.state.round == 5
-    early = build(settings(**SMALL, rounds=500), callbacks=[EarlyStop("excess_loss", 3, larger_is_better=False)])
+    early = build(make_settings(**SMALL, rounds=500), callbacks=[EarlyStop("excess_loss", 3, larger_is_better=False)])
     assert early.run() == "stopped"
     assert early.state.round < 500
 
 
 def test_divergence_ends_a_run_at_the_last_good_round() -> None:
-    simulation = build(settings(**{**SMALL, "lr": 60.0}, rounds=400, beta=1.0))
+    simulation = build(make_settings(**{**SMALL, "lr": 60.0}, rounds=400, beta=1.0))
     with np.errstate(all="ignore"):
         assert simulation.run() == "diverged"
     assert np.isfinite(simulation.model).all()
@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_the_old_table(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_stored_run_resumes_with_the_same_bits(memory: str, rule: str, tmp_path: Path) -> None:
     from fedstale.simulation import StoreRun
 
-    chosen = settings(**SMALL, rule=rule, rounds=60, memory=memory, probabilities="fedau")
+    chosen = make_settings(**SMALL, rule=rule, rounds=60, memory=memory, probabilities="fedau")
     with Store.open(tmp_path) as store:
         whole = store.start(chosen.record())
         first = build(chosen, callbacks=[StoreRun(whole, 7)], folder=whole.folder)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from fedstale.checks import InvalidInput
-from fedstale.simulation import build, settings, simulate
+from fedstale.simulation import build, make_settings, simulate
 from fedstale.sweeps.lockstep import eligible
 from fedstale.tasks import Quadratic
 
 
 def test_of_quadratics_by_hand() -> None:
-    chosen = settings(task="quadratic", num_clients=4, p_min=0.3, rounds=6, lr=0.02, beta=0.5, memory_error=True)
+    chosen = make_settings(task="quadratic", num_clients=4, p_min=0.3, rounds=6, lr=0.02, beta=0.5, memory_error=True)
     simulation = build(chosen)
     problem: Quadratic = simulation.trainer.problem  # type: ignore[attr-defined]
     scale = simulation.trainer.lr * simulation.trainer.local_steps  # type: ignore[attr-defined]
@@ -29,7 +29,9 @@ def test_of_quadratics_by_hand() -> None:
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_the_gradients_of_an_engine_are_those_of_all_samples(engine: str) -> None:
-    simulation = build(settings(num_clients=3, rounds=1, engine=engine, threads=1, memory_error=True), progress=False)
+    simulation = build(
+        make_settings(num_clients=3, rounds=1, engine=engine, threads=1, memory_error=True), progress=False
+    )
     trainer: Any = simulation.trainer
     found = trainer.gradients(simulation.model)
     model = trainer.task.build(0)
@@ -55,5 +57,5 @@ def test_recorded_at_evaluations_and_changes_nothing_else() -> None:
 @pytest.mark.parametrize("rule", ["u-fedavg", "afa-cs"])
 def test_a_rule_that_remembers_no_updates_is_refused(rule: str) -> None:
     with pytest.raises(InvalidInput, match="remembers no updates"):
-        build(settings(task="quadratic", num_clients=3, rule=rule, memory_error=True))
-    assert not eligible(settings(memory_error=True))
+        build(make_settings(task="quadratic", num_clients=3, rule=rule, memory_error=True))
+    assert not eligible(make_settings(memory_error=True))

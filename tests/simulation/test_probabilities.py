@@ -20,7 +20,7 @@ from fedstale.participation import (
     Trace,
     UniformSample,
 )
-from fedstale.simulation import Simulation, build, settings
+from fedstale.simulation import Simulation, build, make_settings
 from fedstale.sweeps import work
 from tests.enumeration import participation_sets
 
@@ -46,7 +46,7 @@ class These(Participation):
 
 def made(changes: dict[str, Any]) -> Simulation:
     common = {"task": "quadratic", "num_clients": N, "rounds": 10, "lr": 0.01, "beta": 0.5}
-    return build(settings(**{**common, **changes}))
+    return build(make_settings(**{**common, **changes}))
 
 
 @pytest.mark.parametrize("rule", ["u-fedavg", "fedstale", "u-fedvarp"])
@@ -100,10 +100,17 @@ def test_a_change_after_the_end_changes_nothing() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_lock_step_uses_the_p_of_the_round_too() -> None:
     values = [[1.0, 0.8, 0.6, 0.9, 0.7, 1.0], [0.4, 1.0, 0.9, 0.3, 1.0, 0.5]]
-    one = settings(num_clients=6, rule="u-fedavg", participation="time-varying", rounds=4, lr=0.1, evaluate_every=1,
-                   participation_options={"rounds": [0, 2], "values": values})  # fmt: skip
+    one = make_settings(
+        num_clients=6,
+        rule="u-fedavg",
+        participation="time-varying",
+        rounds=4,
+        lr=0.1,
+        evaluate_every=1,
+        participation_options={"rounds": [0, 2], "values": values},
+    )
     (outcome,) = work([one.record()], True)
-    alone = build(one.but(engine="loop", threads=1), progress=False)
+    alone = build(one.replace(engine="loop", threads=1), progress=False)
     alone.run()
     for (t, metrics), record in zip(outcome.rows, alone.records, strict=True):
         assert metrics["p_error"] == record.metrics["p_error"] == 0.0, t

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 import fedstale as fs
-from fedstale.simulation import from_toml, settings, to_toml
+from fedstale.simulation import from_toml, make_settings, to_toml
 
 
 def test_defaults_are_the_papers() -> None:
-    chosen = settings(p_min=0.02)
+    chosen = make_settings(p_min=0.02)
     assert (chosen.num_clients, chosen.total_rounds, chosen.server_lr) == (24, 500, 1.0)
-    assert settings(p_min=0.3).total_rounds == 34
-    assert settings(p_min=0.3, rounds=7).total_rounds == 7
+    assert make_settings(p_min=0.3).total_rounds == 34
+    assert make_settings(p_min=0.3, rounds=7).total_rounds == 7
 
 
 def test_toml_there_and_back(tmp_path: Path) -> None:
-    chosen = settings(
+    chosen = make_settings(
         task="mnist-cnn", beta="auto", p_min=0.05, partition="dirichlet", partition_options={"alpha": 0.3}, seed=4
     )
     (tmp_path / "run.toml").write_text(to_toml(chosen))
     assert from_toml(tmp_path / "run.toml") == chosen
-    assert from_toml(tmp_path / "run.toml", seed=5) == chosen.but(seed=5)
-    assert settings(**chosen.record()) == chosen
+    assert from_toml(tmp_path / "run.toml", seed=5) == chosen.replace(seed=5)
+    assert make_settings(**chosen.record()) == chosen
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_toml_there_and_back(tmp_path: Path) -> None:
 )
 def test_one_line_for_what_is_wrong(given: dict[str, Any], message: str) -> None:
     with pytest.raises(fs.InvalidInput, match=message) as caught:
-        settings(**given)
+        make_settings(**given)
     assert "\n" not in str(caught.value)
 
 

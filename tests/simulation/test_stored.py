@@ -31,7 +31,7 @@ from fedstale.participation import (
     UniformSample,
 )
 from fedstale.rules import SCSG, Guarded, ServerAdam
-from fedstale.simulation import Callback, Record, Simulation, from_toml, settings, to_toml
+from fedstale.simulation import Callback, Record, Simulation, from_toml, make_settings, to_toml
 from fedstale.simulation.build import make_estimator, make_participation, make_rule, make_task
 from fedstale.store import Store
 from fedstale.sweeps.identity import finished, identity
@@ -119,7 +119,7 @@ def test_what_is_stored_makes_the_objects_again(tmp_path: Path) -> None:
     process = Participation(Markov(P, 0.5), UniformSample(2))
     fs.simulate(problem, ServerAdam(SCSG()), process, probabilities=BetaFrequency(2.0, 3.0), rounds=3, store=tmp_path)
     with Store.open(tmp_path) as store:
-        chosen = settings(**store.runs()[0].config)
+        chosen = make_settings(**store.runs()[0].config)
     assert same(make_participation(chosen), process)
     assert same(make_task(chosen, process), problem)
     assert same(make_estimator(chosen, process), BetaFrequency(2.0, 3.0))
@@ -129,7 +129,7 @@ def test_what_is_stored_makes_the_objects_again(tmp_path: Path) -> None:
 
 
 def test_toml_keeps_nested_configs(tmp_path: Path) -> None:
-    chosen = settings(
+    chosen = make_settings(
         task=Quadratic.random(3, 2, 9),
         rule=Guarded(ServerAdam(fs.FedStale(beta=Auto(forget=0.9)), server_lr=1.0), clip_norm=2.0),
         participation=Participation(Markov(P, [0.1, 0.2, 0.3]), UniformSample(2)),
@@ -165,22 +165,22 @@ def test_toml_keeps_nested_configs(tmp_path: Path) -> None:
 )
 def test_one_thing_is_not_said_twice_in_two_ways(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        settings(**given)
+        make_settings(**given)
 
 
 def test_settings_around_an_object_count(tmp_path: Path) -> None:
-    assert make_rule(settings(rule=fs.FedStale(), clip_norm=2.0)) == Guarded(fs.FedStale(), clip_norm=2.0)
-    chosen = settings(participation=Markov(P, 0.5), selection="uniform", selection_options={"m": 2})
+    assert make_rule(make_settings(rule=fs.FedStale(), clip_norm=2.0)) == Guarded(fs.FedStale(), clip_norm=2.0)
+    chosen = make_settings(participation=Markov(P, 0.5), selection="uniform", selection_options={"m": 2})
     assert same(make_participation(chosen), Participation(Markov(P, 0.5), UniformSample(2)))
 
 
 def test_by_name_and_as_object_it_is_one_run(tmp_path: Path) -> None:
-    names = settings(**SMALL, rule="fedstale", beta="auto")
-    objects = settings(**SMALL, rule=fs.FedStale(beta="auto"), participation=Bernoulli.two_groups(3, 0.1))
+    names = make_settings(**SMALL, rule="fedstale", beta="auto")
+    objects = make_settings(**SMALL, rule=fs.FedStale(beta="auto"), participation=Bernoulli.two_groups(3, 0.1))
     assert identity(names.record()) == identity(objects.record())
-    assert identity(names.record()) == identity(settings(**SMALL).record())
+    assert identity(names.record()) == identity(make_settings(**SMALL).record())
     others = [
-        settings(**SMALL, rule=rule, participation=process)
+        make_settings(**SMALL, rule=rule, participation=process)
         for rule in (fs.FedStale(), *RULES)
         for process in (Bernoulli.two_groups(3, 0.1), Markov(P, 0.5))
     ]
@@ -232,7 +232,7 @@ def test_an_object_that_contradicts_the_record_is_refused(tmp_path: Path) -> Non
 
 def test_a_run_that_was_not_written_whole_is_nobody_elses(tmp_path: Path) -> None:
     fs.simulate(**SMALL, rule=OWN["rule"], store=tmp_path)
-    chosen = settings(**SMALL, rule=OWN["rule"])
+    chosen = make_settings(**SMALL, rule=OWN["rule"])
     assert chosen.unwritten == {"rule": f"{__name__}.OwnRule"}
     with Store.open(tmp_path) as store:
         (info,) = store.runs()

@@ -14,7 +14,7 @@ from fedstale import rules
 from fedstale.beta import Auto
 from fedstale.checks import InvalidInput
 from fedstale.participation import FedAU, Markov
-from fedstale.simulation import Settings, build, settings
+from fedstale.simulation import Settings, build, make_settings
 from fedstale.store import Store
 from fedstale.sweeps import plan, sweep, work
 from fedstale.sweeps.batches import perceptron_of
@@ -37,7 +37,7 @@ TEST_SAMPLES = 359
 
 def various() -> list[Settings]:
     return [
-        settings(rule=rule, beta=beta, p_min=0.3, rounds=12, evaluate_every=4, seed=3, lr=lr, swap=swap,
+        make_settings(rule=rule, beta=beta, p_min=0.3, rounds=12, evaluate_every=4, seed=3, lr=lr, swap=swap,
                  probabilities=source, server_lr=rate, weights="sample", weight_decay=decay, schedule="step:5:0.5")
         for rule, beta in METHODS
         for lr, swap, source, rate, decay in ((0.1, 0.0, "known", 1.0, 0.01), (0.3, 0.6, "fedau", 0.7, 0.01))
@@ -58,7 +58,7 @@ def lockstep(runs: list[Settings]) -> dict[str, list[tuple[int, dict[str, float]
 def test_equals_single_runs() -> None:
     together = lockstep(various())
     for one in various():
-        simulation = build(one.but(engine="loop", threads=1), progress=False)
+        simulation = build(one.replace(engine="loop", threads=1), progress=False)
         simulation.run()
         alone = {record.round: record.metrics for record in simulation.records if "accuracy" in record.metrics}
         rows = dict(together[repr(one)])
@@ -73,7 +73,7 @@ def test_equals_single_runs() -> None:
 
 
 def test_a_run_does_not_depend_on_its_neighbours() -> None:
-    runs = [settings(beta=beta, p_min=0.3, rounds=10, lr=lr, swap=swap)
+    runs = [make_settings(beta=beta, p_min=0.3, rounds=10, lr=lr, swap=swap)
             for beta in (0.0, 1.0, "auto") for lr in (0.1, 1.0) for swap in (0.0, 1.0)]  # fmt: skip
     together = lockstep(runs)
     random.Random(1).shuffle(runs)
@@ -83,7 +83,7 @@ def test_a_run_does_not_depend_on_its_neighbours() -> None:
 
 
 def test_a_diverged_run_ends_alone() -> None:
-    calm, wild = settings(beta=1.0, p_min=0.5, lr=0.1), settings(beta=1.0, p_min=0.5, lr=1e30)
+    calm, wild = make_settings(beta=1.0, p_min=0.5, lr=0.1), make_settings(beta=1.0, p_min=0.5, lr=1e30)
     outcomes = work([calm.record(), wild.record()], True)
     assert outcomes[0].reason == "finished"
     assert len(outcomes[0].rows) == 20
@@ -93,7 +93,7 @@ def test_a_diverged_run_ends_alone() -> None:
 
 
 def test_batches_share_participants_and_batches() -> None:
-    runs = [settings(p_min=p, seed=seed, beta=beta, lr=lr)
+    runs = [make_settings(p_min=p, seed=seed, beta=beta, lr=lr)
             for p in (0.5, 0.1) for seed in (0, 1) for beta in (0.0, "auto") for lr in (0.1, 0.3)]  # fmt: skip
     batches = plan(runs)
     assert [len(batch.runs) for batch in batches] == [4, 4, 4, 4]
@@ -106,7 +106,7 @@ def test_batches_share_participants_and_batches() -> None:
      {"memory": "ram:bfloat16"}, {"per_client": True}],
 )  # fmt: skip
 def test_what_cannot_run_in_lockstep_runs_alone(changes: dict[str, object]) -> None:
-    assert [batch.lockstep for batch in plan([settings(**changes)])] == [False]
+    assert [batch.lockstep for batch in plan([make_settings(**changes)])] == [False]
 
 
 def test_perceptrons_are_recognised() -> None:
@@ -128,20 +128,20 @@ def test_other_models_are_no_such_perceptron(module: nn.Module) -> None:
 
 
 def test_what_the_loop_refuses_is_refused() -> None:
-    [outcome] = work([settings(batch_size=5000, rounds=1).record()], True)
+    [outcome] = work([make_settings(batch_size=5000, rounds=1).record()], True)
     assert outcome.failed
     assert "batch_size = 5000" in outcome.reason
 
 
 def test_wide_groups_are_cut() -> None:
-    runs = [settings(lr=float(lr)) for lr in np.linspace(0.1, 1.0, 70)]
+    runs = [make_settings(lr=float(lr)) for lr in np.linspace(0.1, 1.0, 70)]
     assert [len(batch.runs) for batch in plan(runs)] == [24, 24, 22]
 
 
 def test_data_do_not_depend_on_p_min() -> None:
     from fedstale.simulation.build import make_participation
 
-    groups = [make_participation(settings(p_min=p)).participation_groups().tolist() for p in (1.0, 0.5, 0.002)]
+    groups = [make_participation(make_settings(p_min=p)).participation_groups().tolist() for p in (1.0, 0.5, 0.002)]
     assert groups[0] == groups[1] == groups[2]
 
 
@@ -162,7 +162,7 @@ def test_a_setting_that_is_not_understood_goes_to_the_ordinary_loop() -> None:
     }
     changed |= {"precision": "bfloat16", "epochs": 2, "clip_norm": 2, "max_weight": 2, "momentum": 0.5}
     for name in Settings.model_fields.keys() - UNDERSTOOD:
-        assert not eligible(settings(**{name: changed.get(name, True)})), name
+        assert not eligible(make_settings(**{name: changed.get(name, True)})), name
 
 
 @pytest.mark.parametrize(
@@ -178,15 +178,15 @@ def test_a_setting_that_is_not_understood_goes_to_the_ordinary_loop() -> None:
     ids=repr,
 )
 def test_what_a_name_does_not_say_goes_to_the_ordinary_loop(given: dict[str, object]) -> None:
-    assert not eligible(settings(**given))
-    (batch,) = plan([settings(**given)])
+    assert not eligible(make_settings(**given))
+    (batch,) = plan([make_settings(**given)])
     assert not batch.lockstep
 
 
 def test_objects_that_names_say_run_in_lock_step() -> None:
-    assert eligible(settings(rule=rules.FedStale(beta=0.5), probabilities=FedAU()))
+    assert eligible(make_settings(rule=rules.FedStale(beta=0.5), probabilities=FedAU()))
 
 
 def test_a_sweep_refuses_what_cannot_be_written(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store, pytest.raises(InvalidInput, match=r"rule = .*<lambda>.*cannot be written"):
-        sweep([settings(rule=rules.FedStale(beta=lambda t: 0.5))], store, name="own")
+        sweep([make_settings(rule=rules.FedStale(beta=lambda t: 0.5))], store, name="own")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstale.simulation import Settings, settings
+from fedstale.simulation import Settings, make_settings
 from fedstale.store import Store
 from fedstale.sweeps import Batch, Grid, Outcome, in_process, missing, processes, results, sweep, work, write_csv
 from fedstale.sweeps.executors import Done
@@ -60,8 +60,8 @@ def test_only_evaluated_rounds_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
-    good = settings(rounds=3, beta=0.5)
-    bad = settings(rounds=3, beta=0.5, batch_size=10_000, replacement=False)  # no client has so many samples
+    good = make_settings(rounds=3, beta=0.5)
+    bad = make_settings(rounds=3, beta=0.5, batch_size=10_000, replacement=False)  # no client has so many samples
     with Store.open(tmp_path) as store:
         progress = sweep([bad, good], store, name="mixed")
         assert not progress.complete
@@ -85,20 +85,20 @@ def test_one_bad_run_in_a_batch_is_the_only_one_to_fail(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Lockstep, "run", fails)
     monkeypatch.setattr(batches, "alone", lambda one: Outcome(one.record(), reason="out of luck", failed=True))
-    outcomes = work([settings(rounds=2, lr=lr).record() for lr in (0.1, 0.3, 0.2)], True)
+    outcomes = work([make_settings(rounds=2, lr=lr).record() for lr in (0.1, 0.3, 0.2)], True)
     assert [outcome.failed for outcome in outcomes] == [False, True, False]
 
 
 def test_new_settings_do_not_orphan_old_runs() -> None:
-    config = settings(beta=0.5).record()
+    config = make_settings(beta=0.5).record()
     older = {name: value for name, value in config.items() if name != "threads"}
     assert identity(older) == identity(config)
-    assert identity(settings(beta=0.4).record()) != identity(config)
+    assert identity(make_settings(beta=0.4).record()) != identity(config)
 
 
 @pytest.mark.slow
 def test_worker_processes_give_the_same(tmp_path: Path) -> None:
-    runs = [*GRID.runs(), settings(task="quadratic", num_clients=2, rounds=20, beta=1.0)]
+    runs = [*GRID.runs(), make_settings(task="quadratic", num_clients=2, rounds=20, beta=1.0)]
     with Store.open(tmp_path / "a") as here, Store.open(tmp_path / "b") as there:
         sweep(runs, here, name="small")
         assert sweep(runs, there, name="small", executor=processes(2)).complete

@@ -51,7 +51,7 @@ def combinations() -> list[Any]:
 @pytest.mark.parametrize(("model", "settings", "extra"), combinations())
 def test_updates_are_those_of_a_plain_loop(name: str, model: str, settings: str, extra: str) -> None:
     engine = built(MODELS[model], name=name, threads=1, **SETTINGS[settings])
-    local, start = engine.setting.training, engine.initial
+    local, start = engine.setup.training, engine.initial
     rng = np.random.default_rng(0)
     terms: dict[str, Any] = {}
     if extra in ("linear", "all"):
@@ -61,7 +61,7 @@ def test_updates_are_those_of_a_plain_loop(name: str, model: str, settings: str,
     if extra == "all":
         start = (start + rng.normal(scale=0.1, size=(3, engine.num_params))).astype(np.float32)
     updates = engine.updates(start, CLIENTS, 4, **terms)
-    expected = plain_updates(engine.setting.task, local, start, engine.batches(CLIENTS, 4), local.rate(4), **terms)
+    expected = plain_updates(engine.setup.task, local, start, engine.batches(CLIENTS, 4), local.rate(4), **terms)
     assert updates.shape == (3, engine.num_params)
     assert updates.dtype == np.float32
     for own, plain in zip(updates, expected, strict=True):
@@ -163,7 +163,7 @@ def test_training_losses(name: str, settings: dict[str, Any], model: str) -> Non
     losses = engine.losses
     assert losses is not None
     # At a vanishing rate, the loss of every step is that of the initial model.
-    module, data, batches = engine.module(engine.initial), engine.setting.task.train, engine.batches(CLIENTS, 0)
+    module, data, batches = engine.module(engine.initial), engine.setup.task.train, engine.batches(CLIENTS, 0)
     for i in range(3):
         values = []
         for k in range(int(batches.steps[i])):
@@ -218,7 +218,7 @@ def test_dropout_draws_the_same_numbers_whatever_the_threads() -> None:
     assert np.array_equal(two.updates(two.initial, CLIENTS, 0), expected)
     assert np.array_equal(one.updates(one.initial, CLIENTS[1:], 0), expected[1:])
     assert not np.array_equal(one.updates(one.initial, CLIENTS, 1), expected)
-    plain = plain_updates(one.setting.task, one.setting.training, one.initial, one.batches(CLIENTS, 0), 0.1)
+    plain = plain_updates(one.setup.task, one.setup.training, one.initial, one.batches(CLIENTS, 0), 0.1)
     assert relative(plain, expected) > 0.1
     with pytest.raises(InvalidInput, match="dropout"):
         built(model, name="vmap")
@@ -248,17 +248,17 @@ def test_frozen_and_unused_parameters() -> None:
 @pytest.mark.parametrize("model", ["mlp", "residual"])
 def test_fastest_has_the_bits_of_what_it_chose(model: str, caplog: pytest.LogCaptureFixture) -> None:
     engine = built(MODELS[model], name="fastest")
-    early = engine.chosen
+    early = engine.resolved_name
     assert engine.updates(engine.initial, np.empty(0, dtype=np.int64), 0).shape[0] == 0
-    assert (early, engine.chosen) == (None, None)
+    assert (early, engine.resolved_name) == (None, None)
     with caplog.at_level(logging.INFO, "fedstale.training"):
         result = run(engine, 3, np.arange(4))
-    assert engine.chosen in ENGINES
-    assert f"engine: {engine.chosen}" in caplog.text
+    assert engine.resolved_name in ENGINES
+    assert f"engine: {engine.resolved_name}" in caplog.text
     assert isinstance(engine, training.FastestEngine)
     assert set(engine.timings) == set(ENGINES)
-    assert min(engine.timings, key=lambda name: engine.timings[name]) == engine.chosen
-    assert result.tobytes() == run(built(MODELS[model], name=engine.chosen), 3, np.arange(4)).tobytes()
+    assert min(engine.timings, key=lambda name: engine.timings[name]) == engine.resolved_name
+    assert result.tobytes() == run(built(MODELS[model], name=engine.resolved_name), 3, np.arange(4)).tobytes()
 
 
 def test_fastest_takes_the_faster_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_fastest_takes_the_faster_engine(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(fastest, "_seconds", lambda engine, job, fast=fast: 1.0 if engine.name == fast else 2.0)
         engine = built(name="fastest")
         engine.updates(engine.initial, CLIENTS, 0)
-        assert engine.chosen == fast
+        assert engine.resolved_name == fast
 
 
 def test_auto_looks_at_the_model_and_never_at_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,14 +281,14 @@ def test_auto_looks_at_the_model_and_never_at_a_clock(monkeypatch: pytest.Monkey
     wide = lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 6000), nn.ReLU(), nn.Linear(6000, 4))  # noqa: E731
     for model, wanted in ((MODELS["mlp"], "vmap"), (wide, "loop"), (MODELS["residual"], "loop")):
         engine = built(model, name="auto")
-        assert engine.chosen == wanted
+        assert engine.resolved_name == wanted
         assert run(engine, 2, np.arange(4)).tobytes() == run(built(model, name=wanted), 2, np.arange(4)).tobytes()
 
 
 @pytest.mark.parametrize(("clients", "wanted"), [(1, "loop"), (2, "vmap"), (8, "vmap")])
 def test_auto_vectorises_from_two_clients_on(clients: int, wanted: str) -> None:
     one = training.make(task(sizes=(20,) * clients), training.LocalTraining(lr=0.1, batch_size=8), engine="auto")
-    assert one.chosen == wanted
+    assert one.resolved_name == wanted
 
 
 @pytest.mark.parametrize(("clients", "wanted"), [(7, "loop"), (8, "vmap")])
@@ -296,7 +296,7 @@ def test_auto_vectorises_other_models_of_many_clients(clients: int, wanted: str)
     one = training.make(
         task(MODELS["residual"], sizes=(20,) * clients), training.LocalTraining(lr=0.1, batch_size=8), engine="auto"
     )
-    assert one.chosen == wanted
+    assert one.resolved_name == wanted
 
 
 def test_fastest_on_ragged_rounds_with_every_extra() -> None:
@@ -310,10 +310,10 @@ def test_fastest_on_ragged_rounds_with_every_extra() -> None:
 def test_a_forked_process_starts_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = built()
     expected = engine.updates(engine.initial, CLIENTS, 0).copy()
-    pool = engine.setting.workers._pool
+    pool = engine.setup.workers._pool
     monkeypatch.setattr("fedstale.training.workers.os.getpid", lambda: -1)
     assert np.array_equal(engine.updates(engine.initial, CLIENTS, 0), expected)
-    assert engine.setting.workers._pool is not pool
+    assert engine.setup.workers._pool is not pool
 
 
 @pytest.mark.slow

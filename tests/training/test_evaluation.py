@@ -21,7 +21,7 @@ def test_evaluation_is_what_a_plain_computation_gives(
     engine = make(task(MODELS[model], sizes=(40, 23, 31, 2)), LocalTraining(lr=0.1), engine="loop")
     result = engine.evaluate(engine.initial, clients=clients, split=split)
     ids = list(range(4)) if clients is None else clients
-    module, data = engine.module(engine.initial), getattr(engine.setting.task, split)
+    module, data = engine.module(engine.initial), getattr(engine.setup.task, split)
     assert result.clients.tolist() == ids
     correct = total = 0
     sums = []
@@ -57,7 +57,7 @@ def test_a_loss_of_ones_own_is_summed_per_client() -> None:
 
     engine = make(task(loss=own), LocalTraining(lr=0.1), engine="loop")
     result = engine.evaluate(engine.initial)
-    x, y = engine.setting.task.test.client(1)
+    x, y = engine.setup.task.test.client(1)
     expected = functional.multi_margin_loss(engine.module(engine.initial)(x), y, reduction="sum").item()
     assert np.isclose(result.losses[1], expected, rtol=1e-5)
 

@@ -82,7 +82,7 @@ def test_a_model_that_vmap_cannot_do_is_named_and_auto_loops() -> None:
         make(task(Branching), LOCAL, engine="vmap")
     engine = make(task(Branching), LOCAL, engine="auto")
     engine.updates(engine.initial, [0, 1], 0)
-    assert engine.chosen == "loop"
+    assert engine.resolved_name == "loop"
 
 
 def test_running_statistics_are_refused() -> None:

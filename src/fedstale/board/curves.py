@@ -12,7 +12,7 @@ import numpy as np
 from .. import configs
 from ..analysis import diverged_text, over_seeds
 from ..checks import Float
-from ..simulation.settings import settings
+from ..simulation.settings import make_settings
 from ..store import RunInfo
 from ..store.blocks import Series
 from .filters import method, title
@@ -22,7 +22,7 @@ MOST = 24
 """Curves that are drawn at once: more cannot be told apart."""
 _POINTS = 600  # of one curve: more than a screen has
 AXES = {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}
-_DEFAULTS = settings().record()
+_DEFAULTS = make_settings().record()
 _SUMMED = {"bytes": ("bytes_up", "bytes_down"), "seconds": ("seconds",)}
 
 

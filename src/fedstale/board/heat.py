@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .. import configs
 from ..checks import InvalidInput
 from ..paper.table import Place, Table
-from ..simulation.settings import Settings, settings
+from ..simulation.settings import Settings, make_settings
 from ..store import RunInfo
 from ..sweeps import Measured
 from ..sweeps.identity import identity
@@ -22,7 +22,7 @@ from ..sweeps.results import tail_of
 from .source import Source
 
 _AXES = ("p_min", "swap", "beta", "lr", "seed")
-_DEFAULTS = settings().record()
+_DEFAULTS = make_settings().record()
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class HeatMaps:
         if "rule" not in info.config or "task" not in info.config:
             return None
         try:
-            one = settings(**info.config)
+            one = make_settings(**info.config)
         except InvalidInput:  # a run of something else
             return None
         record = one.record()

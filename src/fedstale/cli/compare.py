@@ -51,10 +51,10 @@ def compare(
 
     from ..figures import comparison_picture
     from ..simulation import compare as run_comparison
-    from ..simulation import settings
+    from ..simulation import make_settings
     from ..simulation.comparison import ALL, DEFAULT
 
-    chosen = settings(**{"task": task, **SETTING, **(QUICK if quick else {}), **changes})
+    chosen = make_settings(**{"task": task, **SETTING, **(QUICK if quick else {}), **changes})
     methods = list(ALL) if rules == "all" else [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
     console = screen(err=True)
     with (

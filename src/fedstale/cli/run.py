@@ -9,7 +9,7 @@ import typer
 
 from ..checks import InvalidInput
 from ..interrupts import postponed
-from ..simulation.settings import Settings, from_toml, settings, to_toml
+from ..simulation.settings import Settings, from_toml, make_settings, to_toml
 from .options import Json, Patience, StorePath, config, print_json, say, with_settings
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def run(
     """
     from_file = target.endswith(".toml")
     task: Any = config("task", target) if target.startswith("{") else target
-    chosen = from_toml(Path(target), **changes) if from_file else settings(task=task, **changes)
+    settings = from_toml(Path(target), **changes) if from_file else make_settings(task=task, **changes)
     if save_config is not None:
-        save_config.write_text(to_toml(chosen), encoding="utf-8")
+        save_config.write_text(to_toml(settings), encoding="utf-8")
         if json:
             print_json({"settings": str(save_config)})
         else:
@@ -51,7 +51,7 @@ def run(
     from ..store import Store
 
     with Store.open(store, patience=patience) as opened, postponed("round"):
-        begun = _begun(opened, chosen) if resume else None
+        begun = _begun(opened, settings) if resume else None
         if begun is not None and begun.info().ended:
             if json:
                 _tell(begun, as_json=True)
@@ -60,10 +60,10 @@ def run(
             return
         trackers = {"tensorboard": tensorboard, "mlflow": mlflow}
         if begun is None:
-            kept = _go(opened, chosen, every=checkpoint_every, quiet=quiet or json, name=name, trackers=trackers)
+            kept = _go(opened, settings, every=checkpoint_every, quiet=quiet or json, name=name, trackers=trackers)
         else:
             every, silent = checkpoint_every, quiet or json
-            kept = _go(opened, chosen, which=begun.id, every=every, quiet=silent, trackers=trackers)
+            kept = _go(opened, settings, which=begun.id, every=every, quiet=silent, trackers=trackers)
         _tell(opened.run(kept.id), as_json=json)
 
 
@@ -98,23 +98,23 @@ def resume(
                 say(f"run {info.id} {_how(info)}: fedstale runs show {info.id}")
             return
         options: Any = {"every": checkpoint_every, "quiet": quiet or json, "from_checkpoint": from_checkpoint}
-        _go(opened, settings(**info.config), which=info.id, **options)
+        _go(opened, make_settings(**info.config), which=info.id, **options)
         _tell(opened.run(info.id), as_json=json)
 
 
-def _begun(store: Store, chosen: Settings) -> Run | None:
+def _begun(store: Store, settings: Settings) -> Run | None:
     """The run of these settings, in whatever words; one with a part that was not written is nobody else's."""
     from ..sweeps.identity import same_runs
 
     # Who goes on with a running one is told by whom.
     statuses = ("running", "interrupted", "failed", "finished", "diverged")
-    found = next(same_runs(store, chosen, statuses), None)
+    found = next(same_runs(store, settings, statuses), None)
     return None if found is None else store.run(found.id)
 
 
 def _go(
     store: Store,
-    chosen: Settings,
+    settings: Settings,
     *,
     which: str | None = None,
     every: int,
@@ -132,27 +132,27 @@ def _go(
     if trackers and trackers["tensorboard"]:
         callbacks.append(TensorBoard(trackers["tensorboard"]))
     if trackers and trackers["mlflow"]:
-        callbacks.append(MLflow(trackers["mlflow"], params=chosen.record()))
+        callbacks.append(MLflow(trackers["mlflow"], params=settings.record()))
     if not quiet:
-        callbacks.append(RoundProgress(chosen.label, chosen.total_rounds))
+        callbacks.append(RoundProgress(settings.label, settings.total_rounds))
     options: dict[str, Any] = {"checkpoint_every": every, "callbacks": callbacks, "progress": not quiet}
     if which is None:
-        kept, simulation = begin(store, chosen, name=name, **options)
+        kept, simulation = begin(store, settings, name=name, **options)
     else:
         kept, simulation = go_on(store, which, from_checkpoint=from_checkpoint, **options)
     if not quiet:
         verb = "started" if which is None else f"resumed at round {simulation.state.round}"
-        what = f"{chosen.task_name}, {chosen.label}, {chosen.total_rounds} rounds, seed {chosen.seed}"
+        what = f"{settings.task_name}, {settings.label}, {settings.total_rounds} rounds, seed {settings.seed}"
         say(f"run {kept.id} {verb}: {what}")
     try:
         simulation.run()
-        engine = getattr(getattr(simulation.trainer, "engine", None), "chosen", None)
-        if engine and chosen.engine == "fastest" and not quiet:
+        engine = getattr(getattr(simulation.trainer, "engine", None), "resolved_name", None)
+        if engine and settings.engine == "fastest" and not quiet:
             say(f"engine: fastest took {engine}")
     except KeyboardInterrupt:
         done = simulation.state.round
         say(
-            f"\ninterrupted after round {done} of {chosen.total_rounds}; go on with: fedstale resume {kept.id}",
+            f"\ninterrupted after round {done} of {settings.total_rounds}; go on with: fedstale resume {kept.id}",
             err=True,
         )
         raise

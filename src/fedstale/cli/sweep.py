@@ -60,7 +60,7 @@ def sweep(
 
     grid = sweeps.from_file(file)
     runs = grid.runs()
-    if tune and any(one.lr is None for one in runs):
+    if tune and any(settings.lr is None for settings in runs):
         raise fail("--tune", "on", 'needs learning rates to choose from: lr = "grid" or a list of rates in [grid]')
     with Store.open(store, patience=patience) as opened:
         if dry_run:
@@ -95,10 +95,10 @@ def sweep(
         print_json({**told, "tuned": [_cell(cell) for cell in cells]})
     else:
         for cell in cells:
-            one = cell.runs[0].settings
+            settings = cell.runs[0].settings
             rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
-            where = f"p_min {one.p_min:g}, swap {one.swap:g}"
-            say(f"{where}, {one.label}: {cell.estimate:.2%} at lr {rate}")
+            where = f"p_min {settings.p_min:g}, swap {settings.swap:g}"
+            say(f"{where}, {settings.label}: {cell.estimate:.2%} at lr {rate}")
         for edge in sweeps.at_edges(cells):
             say(f"best rate at the edge of its grid: {edge}")
         numbers = numbers_of(*parts)
@@ -108,8 +108,14 @@ def sweep(
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
-    one = cell.runs[0].settings
-    where: dict[str, Any] = {"task": one.task, "p_min": one.p_min, "swap": one.swap, "rule": one.rule, "beta": one.beta}
+    settings = cell.runs[0].settings
+    where: dict[str, Any] = {
+        "task": settings.task,
+        "p_min": settings.p_min,
+        "swap": settings.swap,
+        "rule": settings.rule,
+        "beta": settings.beta,
+    }
     own = cell.estimate
     numbers = {"accuracy": own.mean, "error": own.error, "seeds": len(cell.runs), "diverged_in": list(own.diverged)}
     return {**where, "lr": cell.lr, "at_edge": cell.at_edge, **numbers}
@@ -171,7 +177,9 @@ def interruptible() -> Iterator[None]:
 
 def numbers_of(*progress: Progress) -> dict[str, Any]:
     """How sweeps ended, for JSON."""
-    failures = [{"settings": one.record(), "reason": reason} for each in progress for one, reason in each.failures]
+    failures = [
+        {"settings": settings.record(), "reason": reason} for each in progress for settings, reason in each.failures
+    ]
     return {
         "runs": sum(each.total for each in progress),
         "stored": sum(each.stored for each in progress),
@@ -183,8 +191,9 @@ def numbers_of(*progress: Progress) -> dict[str, Any]:
 def tell_failures(progress: Sequence[Progress]) -> None:
     """List the runs that failed; they make the exit code 1."""
     failures = [failure for each in progress for failure in each.failures]
-    for one, reason in failures[:20]:
-        say(f"  failed: {one.label}, p_min {one.p_min:g}, swap {one.swap:g}, seed {one.seed}: {reason}", err=True)
+    for settings, reason in failures[:20]:
+        which = f"{settings.label}, p_min {settings.p_min:g}, swap {settings.swap:g}, seed {settings.seed}"
+        say(f"  failed: {which}: {reason}", err=True)
     if failures:
         say(f"{len(failures)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(1)

@@ -18,7 +18,7 @@ from ..analysis import Estimate
 from ..checks import Float
 from ..durable import replacing
 from ..figures import COLOURS, pyplot, save
-from ..simulation import Callback, Record, Settings, Simulation, build, settings
+from ..simulation import Callback, Record, Settings, Simulation, build, make_settings
 from ..spreadsheet import CsvWriter
 from ..store import Store
 from ..sweeps.identity import finished, identity
@@ -41,7 +41,7 @@ LR = 0.002
 def runs(seeds: int = RUNS) -> list[Settings]:
     """Return the runs of panel (d)."""
     return [
-        settings(
+        make_settings(
             task="quadratic", num_clients=2, p_min=0.01, rounds=4000, lr=LR, local_steps=5, rule="fedstale", beta=beta,
             seed=seed, evaluate_every=20,
         )
@@ -68,7 +68,7 @@ class Path2D(Callback):
 def path(beta: float | str, seed: int = 0) -> Float:
     """Return the models w_1 … w_{T+1} of a run, shape (T+1, 2)."""
     kept = Path2D()
-    build(runs(1)[0].but(beta=beta, seed=seed), callbacks=[kept]).run()
+    build(runs(1)[0].replace(beta=beta, seed=seed), callbacks=[kept]).run()
     return np.array(kept.points)
 
 

@@ -58,7 +58,7 @@ class Extent:
         """A part of it that takes a minute or two on the digits."""
         return cls(task, P_MIN[:5], (0.0, 0.2, 0.6, 1.0), (*BETAS, "auto"), SEEDS[:2], lr_grid(task)[1:4])
 
-    def but(self, **changes: Any) -> Extent:
+    def replace(self, **changes: Any) -> Extent:
         """Return the same extent with some axes changed; None leaves an axis as it is."""
         given: dict[str, Any] = {name: tuple(values) for name, values in changes.items() if values is not None}
         for name, values in given.items():

@@ -252,7 +252,7 @@ def fresh_runs(chosen: Sequence[Cell], tuned_on: Sequence[int], count: int) -> l
     """Return the tuned cells at their best rates with other seeds: nothing was chosen by what these runs give."""
     first = max(tuned_on) + 1
     seeds = range(first, first + count)
-    return [cell.runs[0].settings.but(seed=seed) for cell in chosen for seed in seeds]
+    return [cell.runs[0].settings.replace(seed=seed) for cell in chosen for seed in seeds]
 
 
 def extent(
@@ -269,7 +269,7 @@ def extent(
     """Choose how much is run: the whole grid, the quick part of it, or chosen values of some axes."""
     chosen = Extent.quick(task) if quick else Extent.full(task)
     numbers = None if seeds is None else range(seeds)
-    return chosen.but(p_min=p_min, swaps=swaps, betas=betas, seeds=numbers, rates=rates, changed=_allowed(changed))
+    return chosen.replace(p_min=p_min, swaps=swaps, betas=betas, seeds=numbers, rates=rates, changed=_allowed(changed))
 
 
 def _allowed(changed: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...] | None:

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..simulation.settings import Settings, settings
+from ..simulation.settings import Settings, make_settings
 
-_DEFAULTS = settings().record()
+_DEFAULTS = make_settings().record()
 TOGETHER = ("rule", "beta", "rule_options", "memory", "server_lr")
 """What makes a method: settings that change together in a sweep."""
 

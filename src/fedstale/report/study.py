@@ -18,7 +18,7 @@ from .. import configs
 from ..analysis import Curve, Estimate, over_seeds
 from ..checks import InvalidInput
 from ..simulation.comparison import Method
-from ..simulation.settings import Settings, settings
+from ..simulation.settings import Settings, make_settings
 from ..store import RunInfo, Store
 from ..sweeps import Cell, Measured, tuned
 from ..sweeps.identity import identity
@@ -213,7 +213,7 @@ def exact(info: RunInfo) -> Settings | None:
     if not {"task", "rule"} <= info.config.keys():
         return None
     try:
-        return settings(**info.config)
+        return make_settings(**info.config)
     except InvalidInput:
         return None
 

@@ -6,7 +6,7 @@ from .comparison import Comparison, Method, compare
 from .history import Record
 from .loop import Callback, Evaluation, Simulation, Trainer
 from .run import Result, result, resume, simulate
-from .settings import Settings, from_toml, settings, to_toml
+from .settings import Settings, from_toml, make_settings, to_toml
 
 __all__ = [
     "Callback",
@@ -25,9 +25,9 @@ __all__ = [
     "build",
     "compare",
     "from_toml",
+    "make_settings",
     "result",
     "resume",
-    "settings",
     "simulate",
     "to_toml",
 ]

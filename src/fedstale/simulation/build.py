@@ -24,106 +24,110 @@ if TYPE_CHECKING:
 ENGINE = "engine"
 
 
-def make_rule(chosen: Settings) -> rules.Rule:
+def make_rule(settings: Settings) -> rules.Rule:
     """Make the rule."""
     names = ("rule", "beta", "rule_options", "server_lr", "clip_norm", "max_weight", "seed")
-    return configs.rule_of(**{name: getattr(chosen, name) for name in names})
+    return configs.rule_of(**{name: getattr(settings, name) for name in names})
 
 
-def make_participation(chosen: Settings) -> who.Participation:
+def make_participation(settings: Settings) -> who.Participation:
     """Make availability and selection."""
-    options = {"num_clients": chosen.num_clients, **chosen.participation_options}
-    if chosen.participation in ("two-groups", "bernoulli", "markov", "correlated") and "p" not in options:
-        options["p_min"] = chosen.p_min
-    if isinstance(chosen.participation, str):
-        process = who.make(chosen.participation, **options)
+    options = {"num_clients": settings.num_clients, **settings.participation_options}
+    if settings.participation in ("two-groups", "bernoulli", "markov", "correlated") and "p" not in options:
+        options["p_min"] = settings.p_min
+    if isinstance(settings.participation, str):
+        process = who.make(settings.participation, **options)
     else:
-        process = configs.from_config(chosen.participation, "participation")
-    if isinstance(chosen.selection, str):
-        selection = who.make_selection(chosen.selection, **chosen.selection_options)
+        process = configs.from_config(settings.participation, "participation")
+    if isinstance(settings.selection, str):
+        selection = who.make_selection(settings.selection, **settings.selection_options)
     else:
-        selection = configs.from_config(chosen.selection, "participation")
+        selection = configs.from_config(settings.selection, "participation")
     return who.Participation(process, selection)
 
 
-def make_estimator(chosen: Settings, participation: who.Participation) -> who.Estimator:
+def make_estimator(settings: Settings, participation: who.Participation) -> who.Estimator:
     """Make the source of the p_i; the known ones are those of the participation process."""
-    if not isinstance(chosen.probabilities, str):
-        made: who.Estimator = configs.from_config(chosen.probabilities, "probabilities")
+    if not isinstance(settings.probabilities, str):
+        made: who.Estimator = configs.from_config(settings.probabilities, "probabilities")
         return made
-    if chosen.probabilities == "known":
+    if settings.probabilities == "known":
         return who.Known.of(participation)
-    return who.make_estimator(chosen.probabilities)
+    return who.make_estimator(settings.probabilities)
 
 
-def make_task(chosen: Settings, participation: who.Participation, *, progress: bool = True) -> Task | Quadratic:
+def make_task(settings: Settings, participation: who.Participation, *, progress: bool = True) -> Task | Quadratic:
     """Make the task; the rare clients of the participation process are the ones whose labels are swapped."""
-    if not isinstance(chosen.task, str):
-        quadratic: Quadratic = configs.from_config(chosen.task, "task")
+    if not isinstance(settings.task, str):
+        quadratic: Quadratic = configs.from_config(settings.task, "task")
         return quadratic
-    if chosen.task == "quadratic":
-        return Quadratic.figure1() if chosen.num_clients == 2 else Quadratic.random(chosen.num_clients, 10, chosen.seed)
+    if settings.task == "quadratic":
+        return (
+            Quadratic.figure1()
+            if settings.num_clients == 2
+            else Quadratic.random(settings.num_clients, 10, settings.seed)
+        )
     from .. import tasks
     from ..tasks.catalogue import ALIASES
 
     known = ["quadratic", *tasks.names(), *ALIASES]
-    if chosen.task not in known:
-        raise unknown("task", chosen.task, known)
+    if settings.task not in known:
+        raise unknown("task", settings.task, known)
     return tasks.make(
-        chosen.task,
-        num_clients=chosen.num_clients,
-        share=chosen.share,
-        partition=chosen.partition,
-        swap=chosen.swap,
+        settings.task,
+        num_clients=settings.num_clients,
+        share=settings.share,
+        partition=settings.partition,
+        swap=settings.swap,
         groups=participation.participation_groups() > 0,
-        seed=chosen.seed,
+        seed=settings.seed,
         progress=progress,
-        **chosen.partition_options,
+        **settings.partition_options,
     )
 
 
-def make_local_training(chosen: Settings, task: Task) -> training.LocalTraining:
+def make_local_training(settings: Settings, task: Task) -> training.LocalTraining:
     """Make the hyper-parameters of local training; what the settings leave open is the task's."""
-    if chosen.batch_size and chosen.replacement is None and chosen.batch_size > task.train.sizes.min():
+    if settings.batch_size and settings.replacement is None and settings.batch_size > task.train.sizes.min():
         poorest = int(np.argmin(task.train.sizes))
         allowed = (
             f"client {poorest} has only {task.train.sizes[poorest]} samples; replacement draws some more than once"
         )
-        raise fail("batch_size", chosen.batch_size, allowed)
-    options: dict[str, Any] = {} if chosen.replacement is None else {"replacement": chosen.replacement}
+        raise fail("batch_size", settings.batch_size, allowed)
+    options: dict[str, Any] = {} if settings.replacement is None else {"replacement": settings.replacement}
     return training.LocalTraining(
-        lr=chosen.lr or task.default_lr,
-        steps=None if chosen.epochs else chosen.local_steps or task.local_steps,
-        epochs=chosen.epochs,
-        batch_size=chosen.batch_size or task.batch_size,
-        momentum=chosen.momentum,
-        weight_decay=chosen.weight_decay,
-        schedule=chosen.schedule,
+        lr=settings.lr or task.default_lr,
+        steps=None if settings.epochs else settings.local_steps or task.local_steps,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size or task.batch_size,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        schedule=settings.schedule,
         **options,
     )
 
 
-def make_trainer(chosen: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
+def make_trainer(settings: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
     """Make local training on the task."""
     if isinstance(task, Quadratic):
-        return QuadraticTrainer(task, chosen.lr or 0.003, chosen.local_steps or 5, seed=chosen.seed)
-    if chosen.keep_freed_memory and chosen.device.startswith("cpu"):
+        return QuadraticTrainer(task, settings.lr or 0.003, settings.local_steps or 5, seed=settings.seed)
+    if settings.keep_freed_memory and settings.device.startswith("cpu"):
         training.keep_freed_memory()
     made = training.make(
         task,
-        make_local_training(chosen, task),
-        engine=engine or chosen.engine,
-        precision=chosen.precision,
-        device=chosen.device,
-        threads=chosen.threads,
-        seed=chosen.seed,
-        losses=chosen.train_loss,
+        make_local_training(settings, task),
+        engine=engine or settings.engine,
+        precision=settings.precision,
+        device=settings.device,
+        threads=settings.threads,
+        seed=settings.seed,
+        losses=settings.train_loss,
     )
     return EngineTrainer(made, task)
 
 
 def build(
-    chosen: Settings,
+    settings: Settings,
     *,
     task: Task | Quadratic | None = None,
     participation: who.Participation | None = None,
@@ -139,7 +143,7 @@ def build(
 
     Parameters
     ----------
-    chosen
+    settings
         The settings.
     task, participation, rule, estimator
         Objects to use instead of those the settings name; the settings' bounds are put around a rule all the same.
@@ -154,38 +158,38 @@ def build(
     keep
         Whether the simulation keeps its rounds in RAM, see `Simulation`.
     """
-    participation = participation or make_participation(chosen)
-    rule = make_rule(chosen) if rule is None else rules.guard(rule, chosen.clip_norm, chosen.max_weight)
-    estimator = make_estimator(chosen, participation) if estimator is None else estimator
-    task = task if task is not None else make_task(chosen, participation, progress=progress)
+    participation = participation or make_participation(settings)
+    rule = make_rule(settings) if rule is None else rules.guard(rule, settings.clip_norm, settings.max_weight)
+    estimator = make_estimator(settings, participation) if estimator is None else estimator
+    task = task if task is not None else make_task(settings, participation, progress=progress)
     if task.num_clients != participation.num_clients:
         raise fail("participation", f"{participation.num_clients} clients", f"the task has {task.num_clients}")
-    memory = chosen.memory
+    memory = settings.memory
     if memory == "disk" or memory.startswith("disk::"):
         if folder is None:
             raise fail("memory", memory, 'without a store the folder must be named: "disk:FOLDER"')
         memory = f"disk:{folder / 'memory'}{memory.removeprefix('disk').replace('::', ':')}"
     state = State.load(folder / "checkpoint") if resume and folder is not None else None
-    trainer = make_trainer(chosen, task, None if state is None else state.notes.get(ENGINE))
+    trainer = make_trainer(settings, task, None if state is None else state.notes.get(ENGINE))
     if state is not None and state.federation.num_params != trainer.num_params:
         raise InvalidInput(
             f"checkpoint {folder} holds {state.federation.num_params} parameters, not {trainer.num_params}"
         )
     sizes = None if isinstance(task, Quadratic) else task.train.sizes
-    federation = Federation(task.num_clients, trainer.num_params, weights=chosen.weights, sizes=sizes)
+    federation = Federation(task.num_clients, trainer.num_params, weights=settings.weights, sizes=sizes)
     return Simulation(
         trainer=trainer,
         rule=rule,
         participation=participation,
         estimator=estimator,
         federation=federation,
-        rounds=chosen.total_rounds,
-        seed=chosen.seed,
+        rounds=settings.total_rounds,
+        seed=settings.seed,
         memory=memory,
-        evaluate_every=chosen.evaluation_interval,
-        per_client=chosen.per_client,
-        memory_error=chosen.memory_error,
-        leave_out=chosen.bad_updates == "leave-out",
+        evaluate_every=settings.evaluation_interval,
+        per_client=settings.per_client,
+        memory_error=settings.memory_error,
+        leave_out=settings.bad_updates == "leave-out",
         saved=state,
         keep=keep,
         callbacks=[KeepEngine(), *callbacks],
@@ -198,5 +202,5 @@ class KeepEngine(Callback):
     def on_round(self, simulation: Simulation, record: Any) -> None:
         """Write the name once it is known."""
         engine = getattr(simulation.trainer, "engine", None)
-        if engine is not None and engine.chosen:
-            simulation.state.notes.setdefault(ENGINE, engine.chosen)
+        if engine is not None and engine.resolved_name:
+            simulation.state.notes.setdefault(ENGINE, engine.resolved_name)

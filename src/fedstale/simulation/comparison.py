@@ -207,18 +207,18 @@ def compare(
     comparison = Comparison(chosen, methods, every)
     engine = None
     for seed in every:
-        here = chosen.but(seed=seed)
+        here = chosen.replace(seed=seed)
         participation = make_participation(here)
         task = make_task(here, participation)
         for method in methods:
             memory = method.memory or here.memory
-            one = here.but(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
+            one = here.replace(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
             simulation = build(one, task=task, participation=participation, callbacks=callbacks(method, seed))
             reason = simulation.run()
             if not isinstance(
                 task, Quadratic
             ):  # what "fastest" chose once serves all: the same arithmetic for everyone
-                engine = simulation.trainer.engine.chosen  # type: ignore[attr-defined]
+                engine = simulation.trainer.engine.resolved_name  # type: ignore[attr-defined]
             comparison.results.setdefault(method, {})[seed] = result(simulation, reason, method.label)
             after(comparison)
     return comparison

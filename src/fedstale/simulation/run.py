@@ -22,7 +22,7 @@ from ..tasks.quadratic import Quadratic
 from .build import build
 from .history import Rounds, Stored
 from .loop import Callback, Simulation
-from .settings import Settings, settings
+from .settings import Settings, make_settings
 from .stored import begin, go_on, stand_ins
 
 if TYPE_CHECKING:
@@ -156,25 +156,25 @@ def simulate(
     named: dict[str, Any] = {"task": task, "rule": rule, **options}
     if participation is not None:
         named["participation"] = participation
-    chosen = settings(**named)
-    given = {name: named.get(name) for name in chosen.unwritten}
+    settings = make_settings(**named)
+    given = {name: named.get(name) for name in settings.unwritten}
     if store is None:
-        simulation = build(chosen, callbacks=callbacks, progress=False, **stand_ins(chosen, **given))
-        return result(simulation, simulation.run(), chosen.label)
-    return _stored(chosen, given, store, callbacks)
+        simulation = build(settings, callbacks=callbacks, progress=False, **stand_ins(settings, **given))
+        return result(simulation, simulation.run(), settings.label)
+    return _stored(settings, given, store, callbacks)
 
 
 def _stored(
-    chosen: Settings, given: dict[str, Any], store: str | Path | Store, callbacks: Sequence[Callback]
+    settings: Settings, given: dict[str, Any], store: str | Path | Store, callbacks: Sequence[Callback]
 ) -> Result:
     from ..store import Store
 
     if not isinstance(store, Store):
         with Store.open(Path(store)) as opened:
-            return _stored(chosen, given, opened, callbacks)
+            return _stored(settings, given, opened, callbacks)
     with postponed("round"):
-        kept, simulation = begin(store, chosen, callbacks=callbacks, **given)
-        return result(simulation, simulation.run(), chosen.label, Stored(store.folder, kept.id))
+        kept, simulation = begin(store, settings, callbacks=callbacks, **given)
+        return result(simulation, simulation.run(), settings.label, Stored(store.folder, kept.id))
 
 
 def resume(

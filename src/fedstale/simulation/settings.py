@@ -151,9 +151,9 @@ class Settings(BaseModel):
                 found["participation" if name == "selection" else name] = ", ".join(names)
         return found
 
-    def but(self, **changes: Any) -> Settings:
+    def replace(self, **changes: Any) -> Settings:
         """Return the same settings with some changed."""
-        return settings(**{**self.model_dump(), **changes})
+        return make_settings(**{**self.model_dump(), **changes})
 
     def record(self) -> dict[str, Any]:
         """Everything, as JSON types: what the store keeps and a sweep compares."""
@@ -223,7 +223,7 @@ _OBJECTS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], dict[str, 
 """Settings that may be objects: how to tell, what is wanted, and how one is written."""
 
 
-def settings(**given: Any) -> Settings:
+def make_settings(**given: Any) -> Settings:
     """Make settings; a wrong one gives one line that names it."""
     for key in given:
         if key not in Settings.model_fields:
@@ -255,19 +255,19 @@ def from_toml(path: Path, **changes: Any) -> Settings:
     """Read settings from a TOML file; `changes` win over what stands there."""
     found = read_toml(path)
     try:
-        return settings(**{**found, **changes})
+        return make_settings(**{**found, **changes})
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
 
 
-def to_toml(chosen: Settings) -> str:
+def to_toml(settings: Settings) -> str:
     """Write settings as TOML, each with what it means; what is not set stays out."""
     import tomli_w
 
     lines = ["# Settings of a fedstale run: fedstale run THIS-FILE"]
-    by_kind = sorted(Settings.model_fields.items(), key=lambda item: isinstance(getattr(chosen, item[0]), dict))
+    by_kind = sorted(Settings.model_fields.items(), key=lambda item: isinstance(getattr(settings, item[0]), dict))
     for name, field in by_kind:  # tables last: what follows a table's heading would belong to it
-        value = getattr(chosen, name)
+        value = getattr(settings, name)
         if value is None or value == {}:
             continue
         lines.append(f"# {field.description}")

@@ -14,7 +14,7 @@ from ..interrupts import postponed
 from .build import build, make_estimator, make_participation, make_rule, make_task
 from .callbacks import StoreRun
 from .loop import Callback, Simulation
-from .settings import Settings, settings
+from .settings import Settings, make_settings
 
 if TYPE_CHECKING:
     from ..rules import Rule
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stand_ins(
-    chosen: Settings,
+    settings: Settings,
     *,
     task: Task | Quadratic | None = None,
     rule: Rule | None = None,
@@ -36,37 +36,37 @@ def stand_ins(
     An object that is given must be the one of the settings, as far as they say; one that is needed must be given.
     """
     given: dict[str, Any] = {"task": task, "rule": rule, "participation": participation, "probabilities": probabilities}
-    missing = chosen.unwritten
+    missing = settings.unwritten
     for name in missing:
         if given[name] is None:
-            raise configs.not_whole(name, chosen.record() if name == "participation" else getattr(chosen, name))
+            raise configs.not_whole(name, settings.record() if name == "participation" else getattr(settings, name))
     if rule is not None and "rule" in missing:
-        configs.check_same("rule", chosen.rule, rule)
-    elif rule is not None and configs.short_rule(rule) != configs.short_rule(make_rule(chosen)):
-        raise fail("rule", rule, f"the run was made with {chosen.label}")
+        configs.check_same("rule", settings.rule, rule)
+    elif rule is not None and configs.short_rule(rule) != configs.short_rule(make_rule(settings)):
+        raise fail("rule", rule, f"the run was made with {settings.label}")
     if participation is not None:
-        given["participation"] = _participation(chosen, participation)
+        given["participation"] = _participation(settings, participation)
     if "probabilities" in missing:
-        configs.check_same("probabilities", chosen.probabilities, probabilities)
+        configs.check_same("probabilities", settings.probabilities, probabilities)
     elif probabilities is not None:
-        made = make_estimator(chosen, given["participation"] or make_participation(chosen))
+        made = make_estimator(settings, given["participation"] or make_participation(settings))
         configs.check_same("probabilities", configs.to_config(made), probabilities)
     if "task" in missing:
-        configs.check_same("task", chosen.task, task)
+        configs.check_same("task", settings.task, task)
     elif task is not None:
-        made_task = make_task(chosen, given["participation"] or make_participation(chosen), progress=False)
+        made_task = make_task(settings, given["participation"] or make_participation(settings), progress=False)
         configs.check_same("task", configs.to_config(made_task), task)
     return {"estimator" if name == "probabilities" else name: given[name] for name in missing}
 
 
-def _participation(chosen: Settings, given: who.Process | who.Participation) -> who.Participation:
+def _participation(settings: Settings, given: who.Process | who.Participation) -> who.Participation:
     """Return who takes part, as given, after a comparison with what the settings say of it."""
-    process, selection = chosen.participation, chosen.selection
+    process, selection = settings.participation, settings.selection
     if configs.whole(process):
-        everybody = chosen.but(selection="all", selection_options={})
+        everybody = settings.replace(selection="all", selection_options={})
         process = configs.to_config(make_participation(everybody).availability)
     if isinstance(selection, str):
-        asked = who.make_selection(selection, **chosen.selection_options)
+        asked = who.make_selection(selection, **settings.selection_options)
         given = who.Participation(given, asked) if isinstance(given, who.Process) else given
         selection = configs.to_config(asked)
     both = who.Participation.of(given)
@@ -79,7 +79,7 @@ def _participation(chosen: Settings, given: who.Process | who.Participation) -> 
 def prepare(
     store: Store,
     kept: Run,
-    chosen: Settings,
+    settings: Settings,
     *,
     resumed: bool = False,
     from_checkpoint: bool = False,
@@ -94,7 +94,7 @@ def prepare(
     ----------
     store, kept
         The store, and the run in it, open for writing.
-    chosen
+    settings
         The run's settings.
     resumed
         Whether it was begun before.
@@ -116,10 +116,10 @@ def prepare(
         mine = [StoreRun(kept, checkpoint_every), *callbacks]
         if not continues:
             _clear(kept.folder / "memory")
-        objects = stand_ins(chosen, **given)
+        objects = stand_ins(settings, **given)
         with postponed("round") as interrupt, interrupt.heard():  # fetching data may take long, and nothing is begun
             simulation = build(
-                chosen,
+                settings,
                 callbacks=mine,
                 folder=kept.folder,
                 resume=continues,
@@ -141,20 +141,20 @@ def prepare(
     return simulation
 
 
-def begin(store: Store, chosen: Settings, *, name: str | None = None, **options: Any) -> tuple[Run, Simulation]:
+def begin(store: Store, settings: Settings, *, name: str | None = None, **options: Any) -> tuple[Run, Simulation]:
     """Begin a run in the store; the options are those of `prepare`."""
-    kept = store.start(chosen.record(), name=name or chosen.label, rounds_total=chosen.total_rounds)
-    return kept, prepare(store, kept, chosen, **options)
+    kept = store.start(settings.record(), name=name or settings.label, rounds_total=settings.total_rounds)
+    return kept, prepare(store, kept, settings, **options)
 
 
 def go_on(store: Store, which: str, **options: Any) -> tuple[Run, Simulation]:
     """Open a run that was interrupted, at its last checkpoint; the options are those of `prepare`."""
     info = store.run(which).info()
-    chosen = settings(**info.config)
+    settings = make_settings(**info.config)
     given = {name: options.get(name) for name in ("task", "rule", "participation", "probabilities")}
-    stand_ins(chosen, **given)  # before anything is opened for writing
+    stand_ins(settings, **given)  # before anything is opened for writing
     kept = store.resume(info.id)
-    return kept, prepare(store, kept, chosen, resumed=True, **options)
+    return kept, prepare(store, kept, settings, resumed=True, **options)
 
 
 def _agree(kept: Run, round: int, from_checkpoint: bool) -> None:

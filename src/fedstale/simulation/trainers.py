@@ -45,12 +45,12 @@ class EngineTrainer:
         if not extra.gradient:
             return self.engine.updates(start, clients, round, linear=extra.linear, prox=extra.prox)
         batch = merged(self.engine.batches(clients, round))
-        rate = self.engine.setting.training.rate(round)
+        rate = self.engine.setup.training.rate(round)
         return self.engine.train(start, batch, rate, linear=extra.linear, prox=extra.prox)
 
     def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
         """K_i and η_c."""
-        training = self.engine.setting.training
+        training = self.engine.setup.training
         if training.epochs is None:
             return np.full(len(clients), float(training.steps or 0)), training.rate(round)
         return self.engine.batches(clients, round).steps.astype(np.float64), training.rate(round)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..configs import Config
 from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
-from ..simulation.settings import Settings, settings
+from ..simulation.settings import Settings, make_settings
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ class Batch:
     @property
     def work(self) -> int:
         """Rounds of all its runs: what the estimate of the remaining time goes by."""
-        return sum(one.total_rounds for one in self.runs)
+        return sum(settings.total_rounds for settings in self.runs)
 
     def without(self, done: Iterable[Settings]) -> Batch:
         """Return what is still to be done."""
         finished = set(map(repr, done))
-        return Batch(tuple(one for one in self.runs if repr(one) not in finished), self.lockstep)
+        return Batch(tuple(settings for settings in self.runs if repr(settings) not in finished), self.lockstep)
 
 
 @cache
@@ -59,9 +59,9 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
     from .lockstep import eligible, shared, width  # torch is loaded by those who run, not by those who look
 
     groups: dict[object, list[Settings]] = {}
-    for one in runs:
-        together = eligible(one) and perceptron_of(one.task) is not None
-        groups.setdefault(shared(one) if together else repr(one), []).append(one)
+    for settings in runs:
+        together = eligible(settings) and perceptron_of(settings.task) is not None
+        groups.setdefault(shared(settings) if together else repr(settings), []).append(settings)
     batches = []
     for members in groups.values():
         model = perceptron_of(members[0].task) if eligible(members[0]) else None
@@ -74,7 +74,7 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
 
 def work(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
     """Do a batch; an error is the outcome of the run that had it, and of no other."""
-    runs = [settings(**config) for config in configs]
+    runs = [make_settings(**config) for config in configs]
     with one_thread():
         if lockstep:
             model = perceptron_of(runs[0].task)
@@ -86,23 +86,25 @@ def work(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
                 except Exception:  # which of them it was is found out by running each alone
                     if len(runs) > 1:
                         return [work([config], lockstep)[0] for config in configs]
-        return [alone(one) for one in runs]
+        return [alone(settings) for settings in runs]
 
 
-def alone(chosen: Settings) -> Outcome:
+def alone(settings: Settings) -> Outcome:
     """Do a single run with the round loop."""
     from ..simulation.build import build
 
-    outcome = Outcome(chosen.record())
+    outcome = Outcome(settings.record())
     try:
         with TemporaryDirectory(prefix="fedstale-") as folder:  # for memory="disk": rows that end with the run
-            simulation = build(chosen, callbacks=[_Evaluated(outcome)], folder=Path(folder), progress=False, keep=False)
+            simulation = build(
+                settings, callbacks=[_Evaluated(outcome)], folder=Path(folder), progress=False, keep=False
+            )
             try:
                 reason = simulation.run()
             finally:
                 simulation.state.close()
     except Exception as error:  # a failed run does not stop the sweep
-        return Outcome(chosen.record(), reason=f"{type(error).__name__}: {error}", failed=True)
+        return Outcome(settings.record(), reason=f"{type(error).__name__}: {error}", failed=True)
     outcome.reason = reason
     outcome.diverged_in = simulation.state.round + 1 if reason == "diverged" else None
     return outcome

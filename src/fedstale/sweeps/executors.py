@@ -150,11 +150,11 @@ def available_cores() -> int:
 
 
 def _configs(batch: Batch) -> list[dict[str, Any]]:
-    return [one.record() for one in batch.runs]
+    return [settings.record() for settings in batch.runs]
 
 
 def _all_failed(batch: Batch, reason: str) -> list[Outcome]:
-    return [Outcome(one.record(), reason=reason, failed=True) for one in batch.runs]
+    return [Outcome(settings.record(), reason=reason, failed=True) for settings in batch.runs]
 
 
 def _as_worker(parent: int) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..checks import InvalidInput, fail, unknown
 from ..configs import Config, text
-from ..simulation.settings import Settings, read_toml, settings
+from ..simulation.settings import Settings, make_settings, read_toml
 
 CASES = "cases"
 TASK_GRID = "grid"
@@ -67,8 +67,8 @@ class Grid:
             given: dict[str, Any] = dict(self.settings)
             for name, value in zip(names, values, strict=True):
                 given |= value if name == CASES else {name: value}
-            for one in self._rates(given):
-                made.setdefault(repr(one), one)
+            for settings in self._rates(given):
+                made.setdefault(repr(settings), settings)
         return list(made.values())
 
     def _values(self, name: str) -> list[Any]:
@@ -83,9 +83,9 @@ class Grid:
 
     def _rates(self, given: dict[str, Any]) -> list[Settings]:
         if given.get("lr") != TASK_GRID:
-            return [settings(**given)]
-        one = settings(**{**given, "lr": None})
-        return [one.but(lr=rate) for rate in lr_grid(one.task)]
+            return [make_settings(**given)]
+        settings = make_settings(**{**given, "lr": None})
+        return [settings.replace(lr=rate) for rate in lr_grid(settings.task)]
 
 
 def lr_grid(task: Config) -> tuple[float, ...]:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..configs import canonical, whole
-from ..simulation.settings import Settings, settings
+from ..simulation.settings import Settings, make_settings
 from ..store import RunInfo, Store, digest
 
-_DEFAULTS = canonical(settings().record())
+_DEFAULTS = canonical(make_settings().record())
 
 
 def identity(config: Mapping[str, Any]) -> str:
@@ -22,10 +22,10 @@ def identity(config: Mapping[str, Any]) -> str:
     return digest({name: value for name, value in canonical(config).items() if value != _DEFAULTS.get(name, absent)})
 
 
-def same_runs(store: Store, chosen: Settings, statuses: Iterable[str]) -> Iterator[RunInfo]:
+def same_runs(store: Store, settings: Settings, statuses: Iterable[str]) -> Iterator[RunInfo]:
     """Yield the runs of these settings, the first status first."""
-    wanted = identity(chosen.record())
-    if not chosen.unwritten:
+    wanted = identity(settings.record())
+    if not settings.unwritten:
         for status in statuses:
             yield from (info for info in store.runs(status=status) if identity(info.config) == wanted)
 

@@ -27,12 +27,12 @@ from ..rules import Rule
 from ..simulation.build import make_estimator, make_local_training, make_participation, make_rule, make_task
 from ..simulation.facts import before_round, is_evaluated, model_quality, p_error
 from ..simulation.history import Metrics
-from ..simulation.settings import Settings, settings
+from ..simulation.settings import Settings, make_settings
 from ..tasks import Task
 from ..training import draw, flatten
+from .batched_server import BatchedServer, supports
 from .outcome import Outcome
 from .perceptron import SharedBatchPerceptron
-from .server import BatchedServer, supports
 
 SHARED_EXCEPT = frozenset(
     {"rule", "beta", "lr", "server_lr", "swap", "probabilities", "engine", "threads", "keep_freed_memory"}
@@ -51,20 +51,20 @@ _WIDEST = 32
 _MULTIPLE = 8
 
 
-def eligible(chosen: Settings) -> bool:
+def eligible(settings: Settings) -> bool:
     """Whether a run could be part of a batch, as far as its settings say; the model is looked at later."""
-    for name, field in type(chosen).model_fields.items():
+    for name, field in type(settings).model_fields.items():
         usual = field.get_default(call_default_factory=True)
-        if name not in UNDERSTOOD and getattr(chosen, name) != usual:
+        if name not in UNDERSTOOD and getattr(settings, name) != usual:
             return False
-    if any(isinstance(getattr(chosen, name), dict) for name in _NAMES_ONLY):
+    if any(isinstance(getattr(settings, name), dict) for name in _NAMES_ONLY):
         return False
-    return chosen.task != "quadratic" and supports(chosen.rule, chosen.beta)
+    return settings.task != "quadratic" and supports(settings.rule, settings.beta)
 
 
-def shared(chosen: Settings) -> tuple[tuple[str, str], ...]:
+def shared(settings: Settings) -> tuple[tuple[str, str], ...]:
     """What the runs of a batch have in common, as a key to group them by."""
-    return tuple((name, repr(value)) for name, value in chosen.record().items() if name not in SHARED_EXCEPT)
+    return tuple((name, repr(value)) for name, value in settings.record().items() if name not in SHARED_EXCEPT)
 
 
 def width(model: SharedBatchPerceptron) -> int:
@@ -105,29 +105,32 @@ class Lockstep:
         filled = [*self.runs, *[self.runs[0]] * (-len(self.runs) % _MULTIPLE)]
         first = self.runs[0]
         self.participation = make_participation(first)
-        tasks = {swap: _task(_data_of(first, swap)) for swap in {one.swap for one in filled}}
+        tasks = {swap: _task(_data_of(first, swap)) for swap in {settings.swap for settings in filled}}
         task = tasks[first.swap]
         self._x = task.train.x.flatten(1)
-        self._labels = torch.stack([tasks[one.swap].train.y for one in filled])
+        self._labels = torch.stack([tasks[settings.swap].train.y for settings in filled])
         self._test_x = task.test.x.flatten(1)
-        self._test_labels = torch.stack([tasks[one.swap].test.y for one in filled])
-        self.local = [make_local_training(one, task) for one in filled]
+        self._test_labels = torch.stack([tasks[settings.swap].test.y for settings in filled])
+        self.local = [make_local_training(settings, task) for settings in filled]
         self.task = task
-        self._swapped = [tasks[one.swap].swapped for one in self.runs]
+        self._swapped = [tasks[settings.swap].swapped for settings in self.runs]
         self.federation = Federation(task.num_clients, model.num_params, weights=first.weights, sizes=task.train.sizes)
         self.server = BatchedServer(
-            [one.rule for one in filled], [one.beta for one in filled], self.federation.alpha(), model.num_params
+            [settings.rule for settings in filled],
+            [settings.beta for settings in filled],
+            self.federation.alpha(),
+            model.num_params,
         )
-        rules = [make_rule(one) for one in filled]
+        rules = [make_rule(settings) for settings in filled]
         self._rates = torch.tensor([rule.server_lr for rule in rules], dtype=torch.float32).view(-1, 1)
         self._last_seen = np.full(task.num_clients, -1, dtype=np.int64)
         own = rules[: len(self.runs)]
         self._own = [_OwnServer(rule, self.federation, self._last_seen) for rule in own]
-        self._sources = [str(one.probabilities) for one in filled]
+        self._sources = [str(settings.probabilities) for settings in filled]
         self._estimators: dict[str, tuple[Estimator, EstimatorState]] = {}
-        for source, one in zip(self._sources, filled, strict=True):
+        for source, settings in zip(self._sources, filled, strict=True):
             if source not in self._estimators:
-                estimator = make_estimator(one, self.participation)
+                estimator = make_estimator(settings, self.participation)
                 self._estimators[source] = estimator, estimator.init(task.num_clients)
         start = torch.from_numpy(flatten(task.build(first.seed)))
         self.models = start.repeat(len(filled), 1)
@@ -139,7 +142,7 @@ class Lockstep:
         """Run all rounds; a run whose update is not finite ends there, as it does alone."""
         first = self.runs[0]
         rounds, every = first.total_rounds, first.evaluation_interval
-        outcomes = [Outcome(one.record()) for one in self.runs]
+        outcomes = [Outcome(settings.record()) for settings in self.runs]
         alive = np.ones(len(self.runs), dtype=np.bool_)
         for t in range(rounds):
             clients, delta = self._round(t)
@@ -234,12 +237,12 @@ class Lockstep:
         return (logits.argmax(1) == self._test_labels).numpy(), losses.numpy()
 
 
-def _data_of(chosen: Settings, swap: float) -> str:
+def _data_of(settings: Settings, swap: float) -> str:
     """Return the settings that decide a task's data, so that runs which share it are recognised."""
     names = ("task", "num_clients", "share", "partition", "partition_options", "seed")
     who = ("participation", "participation_options", "p_min", "selection", "selection_options")
-    record = chosen.record()
-    if chosen.participation == "two-groups":  # only the groups matter, and they are the same for every p_min
+    record = settings.record()
+    if settings.participation == "two-groups":  # only the groups matter, and they are the same for every p_min
         record["p_min"] = 0.5
     return json.dumps({name: record[name] for name in (*names, *who)} | {"swap": swap, "rounds": 1})
 
@@ -247,8 +250,8 @@ def _data_of(chosen: Settings, swap: float) -> str:
 @lru_cache(maxsize=8)
 def _task(data: str) -> Task:
     """Make a task; the last few are kept, because the next batches often want them again."""
-    chosen = settings(**json.loads(data))
-    task = make_task(chosen, make_participation(chosen), progress=False)
+    settings = make_settings(**json.loads(data))
+    task = make_task(settings, make_participation(settings), progress=False)
     if not isinstance(task, Task):
-        raise TypeError(f"{chosen.task} has no data to train on")
+        raise TypeError(f"{settings.task} has no data to train on")
     return task

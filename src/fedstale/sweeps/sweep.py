@@ -50,7 +50,7 @@ class Progress:
 def missing(store: Store, runs: Iterable[Settings]) -> list[Settings]:
     """Return the runs that the store has not finished."""
     stored = finished(store)
-    return [one for one in runs if identity(one.record()) not in stored]
+    return [settings for settings in runs if identity(settings.record()) not in stored]
 
 
 def sweep(
@@ -78,14 +78,16 @@ def sweep(
     """
     if not runs:
         raise InvalidInput("the sweep is empty: no run to do")
-    for one in runs:
-        for name, what in one.unwritten.items():
+    for settings in runs:
+        for name, what in settings.unwritten.items():
             allowed = "cannot be written down, so that a sweep could not tell its runs apart: run it with simulate"
             raise fail(name, what, allowed)
     left = missing(store, runs)
     absent = set(map(repr, left))
     # Batches are cut from the whole sweep, so that they do not depend on where it was interrupted.
-    batches = [batch.without(one for one in batch.runs if repr(one) not in absent) for batch in plan(runs)]
+    batches = [
+        batch.without(settings for settings in batch.runs if repr(settings) not in absent) for batch in plan(runs)
+    ]
     batches = [batch for batch in batches if batch.runs]
     progress = Progress(len(runs), len(runs) - len(left), work=sum(batch.work for batch in batches))
     report(progress)
@@ -98,24 +100,24 @@ def sweep(
 
 
 def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progress: Progress) -> None:
-    for one, outcome in zip(batch.runs, outcomes, strict=True):
-        config = one.record()
+    for settings, outcome in zip(batch.runs, outcomes, strict=True):
+        config = settings.record()
         for old in ("failed", "interrupted"):
             earlier = store.find(config, status=old)
             if earlier is not None and earlier.info().sweep == name:
                 store.delete(earlier.id)
-        run = store.start(config, name=one.label, sweep=name, rounds_total=one.total_rounds)
+        run = store.start(config, name=settings.label, sweep=name, rounds_total=settings.total_rounds)
         for place, (t, metrics) in enumerate(outcome.rows):
-            run.record(t, metrics | (_judged(outcome, one) if place == len(outcome.rows) - 1 else {}))
+            run.record(t, metrics | (_judged(outcome, settings) if place == len(outcome.rows) - 1 else {}))
         progress.done += 1
         if outcome.failed:
-            progress.failures.append((one, outcome.reason))
+            progress.failures.append((settings, outcome.reason))
             run.finish("failed", outcome.reason)
         else:
             run.finish("finished" if outcome.diverged_in is None else "diverged", diverged_in=outcome.diverged_in)
 
 
-def _judged(outcome: Outcome, one: Settings) -> dict[str, float]:
+def _judged(outcome: Outcome, settings: Settings) -> dict[str, float]:
     """What runs are compared by, kept with the last round: the accuracy, or on a quadratic the excess loss."""
-    known = {f"{metric}_tail": outcome.tail(one.total_rounds, metric) for metric in ("accuracy", "excess_loss")}
+    known = {f"{metric}_tail": outcome.tail(settings.total_rounds, metric) for metric in ("accuracy", "excess_loss")}
     return {name: value for name, value in known.items() if not math.isnan(value)}

@@ -40,7 +40,7 @@ def further(cells: Iterable[Cell]) -> list[Settings]:
         sides = {"low": (-1,), "high": (1,), "both": (-1, 1), None: ()}[cell.at_edge]
         for side in sides:
             if side < 0 or not math.isnan(cell.mean):  # where every rate diverged, nothing is to be had above them
-                wanted += [run.settings.but(lr=beyond(cell.lr, side)) for run in cell.runs]
+                wanted += [run.settings.replace(lr=beyond(cell.lr, side)) for run in cell.runs]
     return wanted
 
 

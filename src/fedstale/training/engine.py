@@ -20,7 +20,7 @@ from .descent import Descent
 from .evaluation import Evaluation, per_client, rows_of
 from .layout import Floats, unflatten
 from .prepare import Resident
-from .setting import Setting
+from .setup import TrainingSetup
 
 _EVALUATION_BYTES = 32 * 2**20
 """Activations of one evaluation batch."""
@@ -63,24 +63,24 @@ class Engine(ABC):
     name: ClassVar[str]
     """The name in configs and on the command line."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self._out = torch.empty(0, self.num_params, device=setting.device)
+    def __init__(self, setup: TrainingSetup) -> None:
+        self.setup = setup
+        self._out = torch.empty(0, self.num_params, device=setup.device)
         self._host = np.empty((0, self.num_params), dtype=np.float32)
         self._losses: Tensor | None = None
 
     @property
     def num_params(self) -> int:
         """The length d of the model vector."""
-        return self.setting.layout.num_params
+        return self.setup.layout.num_params
 
     @property
     def initial(self) -> Floats:
         """The task's untrained model w_1 for the run's seed, shape (d,): a copy."""
-        return self.setting.initial.copy()
+        return self.setup.initial.copy()
 
     @property
-    def chosen(self) -> str | None:
+    def resolved_name(self) -> str | None:
         """The engine whose bits these are: the name, or what "fastest" chose; None while it has not chosen yet."""
         return self.name
 
@@ -91,16 +91,16 @@ class Engine(ABC):
 
     def module(self, model: ArrayLike) -> nn.Module:
         """Return the task's model with the given parameters, for use outside: no part of the engine."""
-        module = self.setting.task.build(self.setting.seed)
+        module = self.setup.task.build(self.setup.seed)
         unflatten(module, model)
         return module
 
     def batches(self, clients: ArrayLike, round: int) -> Batches:
         """Return what the clients train on in a round: a function of (seed, round, client)."""
-        setting = self.setting
-        ids = client_ids("clients", clients, setting.task.num_clients)
+        setup = self.setup
+        ids = client_ids("clients", clients, setup.task.num_clients)
         positive_int("round", round, 0)
-        return draw(setting.training, setting.train.offsets, ids, round, setting.seed, noise=setting.stochastic)
+        return draw(setup.training, setup.train.offsets, ids, round, setup.seed, noise=setup.stochastic)
 
     def updates(
         self,
@@ -134,7 +134,7 @@ class Engine(ABC):
             kept.
         """
         batches = self.batches(clients, round)
-        return self.train(model, batches, self.setting.training.rate(round), linear=linear, prox=prox)
+        return self.train(model, batches, self.setup.training.rate(round), linear=linear, prox=prox)
 
     def train(
         self,
@@ -159,7 +159,7 @@ class Engine(ABC):
         linear, prox
             As for `updates`.
         """
-        setting, count = self.setting, len(batches.rows)
+        setup, count = self.setup, len(batches.rows)
         start = self._tensor("model", starts, count, one=True)
         rates = vector("rate", rate, count)
         if (rates < 0).any():
@@ -169,11 +169,11 @@ class Engine(ABC):
         if mu:
             shift = -mu * start if shift is None else shift - mu * start
         if len(self._out) < count:
-            self._out = torch.empty(count, self.num_params, device=setting.device)
+            self._out = torch.empty(count, self.num_params, device=setup.device)
         out = self._out[:count]
-        self._losses = torch.zeros(count, device=setting.device) if setting.record_losses else None
-        rows = torch.from_numpy(np.ascontiguousarray(batches.rows)).to(setting.device)
-        decay = setting.training.weight_decay + mu
+        self._losses = torch.zeros(count, device=setup.device) if setup.record_losses else None
+        rows = torch.from_numpy(np.ascontiguousarray(batches.rows)).to(setup.device)
+        decay = setup.training.weight_decay + mu
         if count:
             self._run(Job(start, rows, batches.sizes, batches.noise, rates, decay, shift, out, self._losses))
         return self._numpy(out)
@@ -196,16 +196,16 @@ class Engine(ABC):
         split
             "test" or "train".
         """
-        setting = self.setting
-        data = choose("split", split, {"test": setting.test, "train": setting.train})
-        number_of = setting.task.num_clients
+        setup = self.setup
+        data = choose("split", split, {"test": setup.test, "train": setup.train})
+        number_of = setup.task.num_clients
         ids = np.arange(number_of) if clients is None else client_ids("clients", clients, number_of)
-        weights = setting.layout.views(self._tensor("model", model, 0, one=True))
+        weights = setup.layout.views(self._tensor("model", model, 0, one=True))
         rows, bounds = rows_of(data.offsets, ids)
-        chosen = torch.from_numpy(rows).to(setting.device)
+        chosen = torch.from_numpy(rows).to(setup.device)
         # Neighbours' samples lie in one piece: slices of it are views, rows that are picked would be copies.
         first = int(rows[0]) if len(rows) and (np.diff(ids) == 1).all() else None
-        step = max(1, _EVALUATION_BYTES // (4 * setting.activations))
+        step = max(1, _EVALUATION_BYTES // (4 * setup.activations))
         starts = range(0, len(rows), step)
         parts: dict[int, Tensor] = {}
 
@@ -218,14 +218,14 @@ class Engine(ABC):
                 parts[start] = resident.forward(data.inputs(part))
                 resident.module.train()
 
-        setting.workers.each(forward, starts)
+        setup.workers.each(forward, starts)
         counts = np.diff(bounds)
         if not parts:
             nothing = np.zeros(len(ids), dtype=np.int64)
-            return Evaluation(ids, counts, nothing, nothing.astype(np.float64), setting.task.groups[ids])
+            return Evaluation(ids, counts, nothing, nothing.astype(np.float64), setup.task.groups[ids])
         logits = torch.cat([parts[start] for start in starts])
-        correct, losses = per_client(logits, data.y.index_select(0, chosen), bounds, setting.task.loss)
-        return Evaluation(ids, counts, correct, losses, setting.task.groups[ids])
+        correct, losses = per_client(logits, data.y.index_select(0, chosen), bounds, setup.task.loss)
+        return Evaluation(ids, counts, correct, losses, setup.task.groups[ids])
 
     def _tensor(self, argument: str, value: ArrayLike, count: int, *, one: bool = False) -> Tensor:
         array = np.ascontiguousarray(value, dtype=np.float32)
@@ -234,7 +234,7 @@ class Engine(ABC):
             raise fail(argument, f"array of shape {array.shape}", f"must have shape {' or '.join(map(str, allowed))}")
         if not array.flags.writeable:
             array = array.copy()
-        return torch.from_numpy(array).to(self.setting.device)
+        return torch.from_numpy(array).to(self.setup.device)
 
     def _numpy(self, out: Tensor) -> Floats:
         if out.device.type == "cpu":
@@ -246,14 +246,16 @@ class Engine(ABC):
         return host
 
 
-def descent(setting: Setting, job: Job, rate: float | list[Tensor], weights: Tensor, shift: Tensor | None) -> Descent:
+def descent(
+    setup: TrainingSetup, job: Job, rate: float | list[Tensor], weights: Tensor, shift: Tensor | None
+) -> Descent:
     """Make the stepper for one client, weights of shape (d,), or for stacked clients, (|S|, d)."""
-    momentum = setting.training.momentum
+    momentum = setup.training.momentum
     keep = momentum > 0 or not isinstance(rate, float)
     return Descent(
         rate,
         job.decay,
         momentum,
-        None if shift is None else setting.layout.views(shift),
-        setting.layout.views(torch.zeros_like(weights)) if keep else None,
+        None if shift is None else setup.layout.views(shift),
+        setup.layout.views(torch.zeros_like(weights)) if keep else None,
     )

@@ -16,7 +16,7 @@ import torch
 from ..checks import InvalidInput
 from .engine import Engine, Job
 from .loop import LoopEngine
-from .setting import Setting
+from .setup import TrainingSetup
 from .vmap import VmapEngine
 
 _TRIAL_SECONDS = 0.25
@@ -39,13 +39,13 @@ class FastestEngine(Engine):
 
     name = "fastest"
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+    def __init__(self, setup: TrainingSetup) -> None:
+        super().__init__(setup)
         self.timings: dict[str, float] = {}
         self._engine: Engine | None = None
 
     @property
-    def chosen(self) -> str | None:
+    def resolved_name(self) -> str | None:
         """The engine that was chosen; None before the first round with participants."""
         return None if self._engine is None else self._engine.name
 
@@ -55,9 +55,9 @@ class FastestEngine(Engine):
         self._engine._run(job)
 
     def _choose(self, job: Job) -> Engine:
-        loop = LoopEngine(self.setting)
+        loop = LoopEngine(self.setup)
         try:
-            vmap = VmapEngine(self.setting)
+            vmap = VmapEngine(self.setup)
         except InvalidInput as reason:
             log.info("engine: loop (%s)", reason)
             return loop
@@ -82,7 +82,7 @@ class FastestEngine(Engine):
         """Cut the round down to what the loop does in about _TRIAL_SECONDS; first steps, then clients are left out."""
         one = _part(job, 1, 1)
         _seconds(loop, one)
-        affordable = max(1, int(_TRIAL_SECONDS * self.setting.workers.threads / _seconds(loop, one)))
+        affordable = max(1, int(_TRIAL_SECONDS * self.setup.workers.threads / _seconds(loop, one)))
         clients, steps, _ = job.rows.shape
         clients = min(clients, max(2, affordable))
         return _part(job, clients, min(steps, max(1, affordable // clients)))

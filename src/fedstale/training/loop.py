@@ -19,21 +19,21 @@ class LoopEngine(Engine):
     name = "loop"
 
     def _run(self, job: Job) -> None:
-        devices = [self.setting.device] if self.setting.device.type == "cuda" else []
+        devices = [self.setup.device] if self.setup.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices) if job.noise is not None else nullcontext():
-            self.setting.workers.each(lambda resident, i: self._client(job, resident, i), range(len(job.out)))
+            self.setup.workers.each(lambda resident, i: self._client(job, resident, i), range(len(job.out)))
 
     def _client(self, job: Job, resident: Resident, i: int) -> None:
-        setting = self.setting
+        setup = self.setup
         if job.noise is not None:
             torch.manual_seed(int(job.noise[i]))
         start = job.starts if job.starts.ndim == 1 else job.starts[i]
         shift = job.shift if job.shift is None or job.shift.ndim == 1 else job.shift[i]
-        begin = setting.layout.views(start)
+        begin = setup.layout.views(start)
         weights, parameters = resident.weights, resident.parameters
         torch._foreach_copy_(weights, begin)
-        step = descent(setting, job, float(job.rates[i]), start, shift)
-        samples, task_loss, autocast = setting.train, setting.task.loss, setting.autocast
+        step = descent(setup, job, float(job.rates[i]), start, shift)
+        samples, task_loss, autocast = setup.train, setup.task.loss, setup.autocast
         sizes = None if job.sizes is None else job.sizes[i]
         taken = 0
         for k, batch in enumerate(job.rows[i]):
@@ -50,5 +50,5 @@ class LoopEngine(Engine):
                 job.losses[i] += loss.detach()
         if job.losses is not None:
             job.losses[i] /= taken
-        for out, before, after in zip(setting.layout.views(job.out[i]), begin, weights, strict=True):
+        for out, before, after in zip(setup.layout.views(job.out[i]), begin, weights, strict=True):
             torch.sub(before, after, out=out)

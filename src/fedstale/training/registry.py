@@ -15,7 +15,7 @@ from .engine import Engine
 from .fastest import FastestEngine
 from .local import LocalTraining
 from .loop import LoopEngine
-from .setting import Setting
+from .setup import TrainingSetup
 from .vmap import VmapEngine
 
 log = logging.getLogger(__name__)
@@ -72,27 +72,29 @@ def make(
     count = torch.get_num_threads() if threads is None else positive_int("threads", threads)
     if bfloat16 and where.type == "cpu" and _product_seconds(torch.bfloat16) > 2 * _product_seconds(torch.float32):
         warnings.warn("this processor multiplies float32 faster than bfloat16: precision='float32' pays", stacklevel=2)
-    setting = Setting(task, training, bfloat16=bfloat16, device=where, threads=count, seed=seed, record_losses=losses)
-    return _preferred(setting) if kind is None else kind(setting)
+    setup = TrainingSetup(
+        task, training, bfloat16=bfloat16, device=where, threads=count, seed=seed, record_losses=losses
+    )
+    return _preferred(setup) if kind is None else kind(setup)
 
 
-def _preferred(setting: Setting) -> Engine:
+def _preferred(setup: TrainingSetup) -> Engine:
     """What "auto" takes: vmap for small models of several clients, the loop for everything else.
 
     Small dense networks are one batched matrix product with its gradient in closed form. Other models go through
     `torch.func`, whose interpretation and grouped convolutions pay for tiny models of many clients only.
     """
-    params, clients = setting.layout.num_params, setting.task.num_clients
-    if dense_layers(setting.model, setting.task.loss, setting.task.train.x.ndim) is not None:
+    params, clients = setup.layout.num_params, setup.task.num_clients
+    if dense_layers(setup.model, setup.task.loss, setup.task.train.x.ndim) is not None:
         vectorised = params <= LARGEST_DENSE and clients > 1
     else:
         vectorised = params <= LARGEST_OTHER and clients >= MANY
     if vectorised:
         try:
-            return VmapEngine(setting)
+            return VmapEngine(setup)
         except InvalidInput as reason:  # a model that only the loop can train
             log.info("engine: loop (%s)", reason)
-    return LoopEngine(setting)
+    return LoopEngine(setup)
 
 
 def _product_seconds(dtype: torch.dtype) -> float:

@@ -18,7 +18,7 @@ from .dense import DenseProgram, dense_layers
 from .descent import Tensors
 from .engine import Engine, Job, descent
 from .prepare import Resident
-from .setting import Setting
+from .setup import TrainingSetup
 from .stacked import Program, stacked
 
 _CHUNK_BYTES = 16 * 2**20
@@ -30,13 +30,13 @@ class VmapEngine(Engine):
 
     name = "vmap"
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        if setting.stochastic:
+    def __init__(self, setup: TrainingSetup) -> None:
+        super().__init__(setup)
+        if setup.stochastic:
             raise fail("engine", self.name, "draws no dropout (the clients' streams would mix): use engine='loop'")
         self._programs: dict[Resident, Program] = {}
         try:
-            self.train(setting.initial, Batches(np.zeros((2, 1, 2), dtype=np.int64)), 1.0)
+            self.train(setup.initial, Batches(np.zeros((2, 1, 2), dtype=np.int64)), 1.0)
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise fail("engine", self.name, f"this model cannot be vectorised ({reason}): use engine='loop'") from error
@@ -44,10 +44,10 @@ class VmapEngine(Engine):
 
     def _run(self, job: Job) -> None:
         count, _, batch = job.rows.shape
-        per_sample = self.setting.train.features + 2 * self.setting.activations
+        per_sample = self.setup.train.features + 2 * self.setup.activations
         chunk = max(1, _CHUNK_BYTES // (4 * (batch * per_sample + 3 * self.num_params)))
         chunks = [slice(first, min(first + chunk, count)) for first in range(0, count, chunk)]
-        self.setting.workers.each(lambda resident, part: self._chunk(job, resident, part), chunks)
+        self.setup.workers.each(lambda resident, part: self._chunk(job, resident, part), chunks)
 
     @torch.no_grad()
     def _chunk(self, job: Job, resident: Resident, part: slice) -> None:
@@ -55,10 +55,10 @@ class VmapEngine(Engine):
         starts = job.starts if job.starts.ndim == 1 else job.starts[part]
         # The rows of `out` are the clients' models until they are done.
         out.copy_(starts)
-        weights = self.setting.layout.views(out)
+        weights = self.setup.layout.views(out)
         shift = job.shift if job.shift is None or job.shift.ndim == 1 else job.shift[part]
         shift = None if shift is None else shift.expand_as(out)
-        step = descent(self.setting, job, self._rate(job.rates[part]), out, shift)
+        step = descent(self.setup, job, self._rate(job.rates[part]), out, shift)
         program = self._program(resident)
         total = None if job.losses is None else job.losses[part]
         rows = job.rows[part].transpose(0, 1).contiguous()
@@ -88,21 +88,21 @@ class VmapEngine(Engine):
     def _gradients(
         self, program: Program, weights: Tensors, rows: Tensor, losses: bool
     ) -> tuple[Tensor | None, Tensors]:
-        samples, flat = self.setting.train, rows.flatten()
+        samples, flat = self.setup.train, rows.flatten()
         x = samples.inputs(flat).unflatten(0, rows.shape)  # type: ignore[no-untyped-call]
-        with self.setting.autocast():
+        with self.setup.autocast():
             return program(weights, x, samples.y.index_select(0, flat).view(rows.shape), losses)
 
     def _program(self, resident: Resident) -> Program:
         if resident not in self._programs:
-            loss = self.setting.task.loss
-            layers = dense_layers(resident.module, loss, self.setting.task.train.x.ndim)
-            general = stacked(resident.module, loss, self.setting.layout) if layers is None else DenseProgram(layers)
+            loss = self.setup.task.loss
+            layers = dense_layers(resident.module, loss, self.setup.task.train.x.ndim)
+            general = stacked(resident.module, loss, self.setup.layout) if layers is None else DenseProgram(layers)
             self._programs[resident] = general
         return self._programs[resident]
 
     def _rate(self, rates: NDArray[np.float64]) -> float | Tensors:
         if (rates == rates[0]).all():
             return float(rates[0])
-        column = torch.from_numpy(rates.astype(np.float32)).to(self.setting.device)
-        return [column.view(-1, *[1] * len(shape)) for shape in self.setting.layout.shapes]
+        column = torch.from_numpy(rates.astype(np.float32)).to(self.setup.device)
+        return [column.view(-1, *[1] * len(shape)) for shape in self.setup.layout.shapes]

@@ -18,7 +18,7 @@ from .samples import Samples
 from .workers import Workers
 
 
-class Setting:
+class TrainingSetup:
     """A task made ready for training on one device.
 
     Parameters

@@ -8,7 +8,7 @@ import torch
 
 from fedstale import rules
 from fedstale.federation import Federation, Round
-from fedstale.sweeps.server import BatchedServer, supports
+from fedstale.sweeps.batched_server import BatchedServer, supports
 
 KINDS: list[tuple[str, float | str | None]] = [
     ("fedavg", None),
