@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
 import hashlib
 import io
@@ -32,20 +31,12 @@ from . import forbidden, licences
 
 # No code from data
 
-EXCEPTIONS: dict[tuple[str, str], str] = {}
-"""(file, what): why it is allowed. There is none."""
-
 
 def test_nothing_runs_what_data_says() -> None:
     paths = forbidden.files()
     assert len(paths) > 100
     assert any(path.name == "server_app.py.txt" for path in paths), "the templates of the Flower app are looked at"
-    problems = [
-        f"{path.relative_to(forbidden.ROOT)}:{line}: {what}"
-        for path in paths
-        for line, what in forbidden.found(path)
-        if (str(path.relative_to(forbidden.ROOT)), what) not in EXCEPTIONS
-    ]
+    problems = list(forbidden.found())
     assert not problems, "\n".join(problems)
 
 
@@ -54,45 +45,70 @@ def test_nothing_runs_what_data_says() -> None:
     [
         "import pickle",
         "from pickle import loads as harmless",
+        "import _pickle",
+        "import dill",
+        "import cloudpickle",
+        "import shelve",
+        "import marshal",
         "import joblib",
+        "import telnetlib",
+        "import ftplib",
+        "import xmlrpc.client",
         "def f(x): return eval(x)",
         "import builtins; builtins.exec('x')",
+        "compile(x, '', 'exec')",
+        "__import__(x)",
         "import os as system; system.system('ls')",
         "from os import popen; popen('ls')",
+        "import os; os.execl('x')",
         "import subprocess; subprocess.run('ls', shell=True)",
         "from subprocess import Popen; Popen('ls', shell=1)",
+        "import subprocess; subprocess.getoutput('ls')",
+        "import asyncio; asyncio.create_subprocess_shell('ls')",
         "import numpy as np; np.load('x', allow_pickle=True)",
         "from numpy import load; load('x', allow_pickle=flag)",
+        "import numpy as np; np.lib.format.read_array(file)",
         "import torch; torch.load('x')",
-        "import torch; torch.load('x', weights_only=False)",
+        "from torch import load; load('x', weights_only=False)",
+        "import torch; torch.hub.load('x')",
+        "import pandas; pandas.read_pickle('x')",
         "import yaml; yaml.load(text)",
+        "import yaml; yaml.unsafe_load(text)",
+        "import xml.etree.ElementTree as tree; tree.parse('x')",
+        "import xml.etree.ElementTree as tree; tree.fromstring('x')",
         "import tempfile; tempfile.mktemp()",
         "archive.extractall(folder)",
         "archive.extract(member)",
+        "import shutil; shutil.unpack_archive('x')",
+        "connection.enable_load_extension(True)",
         "import requests; requests.get(url, verify=False)",
+        "import ssl; ssl._create_unverified_context()",
         "import hashlib; hashlib.md5(data)",
+        "import hashlib; hashlib.new(name)",
+        "import pickle  # noqa: TID251",
+        "eval(x)  # noqa",
         "assert x > 0",
     ],
 )
 def test_the_test_finds_what_it_looks_for(text: str) -> None:
-    assert list(forbidden.wrong(ast.parse(text)))
+    assert [*forbidden.wrong(text), *forbidden.ruff("-", text=text)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import subprocess; subprocess.run(['ls'], check=True)",
-        "import numpy as np; np.load('x')",
-        "import torch; torch.load('x', weights_only=True)",
-        "model.eval()",
-        "import re; re.compile('x')",
-        "archive.extractall(folder, filter='data')",
-        "assert x is not None",
-        "assert isinstance(x, int)",
-    ],
-)
-def test_the_test_leaves_alone_what_is_fine(text: str) -> None:
-    assert not list(forbidden.wrong(ast.parse(text)))
+def test_the_test_leaves_alone_what_is_fine() -> None:
+    text = """
+import re
+import subprocess
+import numpy as np
+subprocess.run(["/bin/ls"], check=True)
+np.load("x")
+np.load("x", allow_pickle=False)
+model.eval()
+re.compile("x")
+archive.extractall(folder, filter="data")
+assert x is not None
+assert isinstance(x, int)
+"""
+    assert not [*forbidden.wrong(text), *forbidden.ruff("-", text=text)]
 
 
 # Archives
