@@ -33,7 +33,7 @@ from benchmarks.timing import interleaved
 from fedstale import sweeps
 from fedstale.federation import Ints
 from fedstale.participation import Bernoulli, Known, Participation, UniformSample
-from fedstale.simulation import Evaluation, Settings, Simulation, make_settings
+from fedstale.simulation import EvaluationMetrics, Settings, Simulation, make_settings
 from fedstale.store import Store
 
 MEMORIES = {
@@ -74,13 +74,13 @@ class HandedOut:
         """What there is."""
         return self.array[: len(clients)]
 
-    def pace(self, clients: Ints, round: int) -> tuple[NDArray[np.float64], float]:
+    def steps_and_lr(self, clients: Ints, round: int) -> tuple[NDArray[np.float64], float]:
         """One step."""
         return np.ones(len(clients)), 1.0
 
-    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+    def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """Nothing."""
-        return Evaluation({})
+        return EvaluationMetrics({})
 
 
 def server(clients: int, participants: int, parameters: int, memory: str) -> Simulation:
@@ -165,7 +165,7 @@ def batches(sizes: list[int], rounds: int, repetitions: int) -> list[dict[str, o
     calls: dict[str, Callable[[], object]] = {}
     for size in sizes:
         configs = [one.record() for one in some_runs(size, rounds)]
-        calls[str(size)] = lambda configs=configs: sweeps.work(configs, True)  # type: ignore[misc]
+        calls[str(size)] = lambda configs=configs: sweeps.run_batch(configs, True)  # type: ignore[misc]
     seconds = interleaved(calls, repetitions)
     rows = []
     for size in sizes:

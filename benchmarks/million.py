@@ -38,7 +38,7 @@ from benchmarks.peers import machine, page
 from fedstale.federation import Ints
 from fedstale.participation import Bernoulli, Known, Participation, UniformSample
 from fedstale.randomness import generator
-from fedstale.simulation import Callback, Evaluation, Record, Simulation
+from fedstale.simulation import Callback, EvaluationMetrics, Record, Simulation
 from fedstale.state import State
 
 Floats = NDArray[np.float32]
@@ -97,15 +97,15 @@ class Generated:
             out[first : first + self.block] = start - weights
         return out.reshape(len(clients), -1)
 
-    def pace(self, clients: Ints, round: int) -> tuple[NDArray[np.float64], float]:
+    def steps_and_lr(self, clients: Ints, round: int) -> tuple[NDArray[np.float64], float]:
         """K and η_c."""
         return np.full(len(clients), float(STEPS)), RATE
 
-    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+    def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """Accuracy on samples of both kinds of clients."""
         x, y = self.test
         found = (x @ np.asarray(model, dtype=np.float32).reshape(FEATURES, CLASSES)).argmax(1)
-        return Evaluation({"accuracy": float((found == y).mean())})
+        return EvaluationMetrics({"accuracy": float((found == y).mean())})
 
 
 def simulation(clients: int, rounds: int, folder: Path, callbacks: list[Callback], resume: bool = False) -> Simulation:
@@ -121,7 +121,7 @@ def simulation(clients: int, rounds: int, folder: Path, callbacks: list[Callback
         rounds=rounds,
         memory=f"disk:{folder / 'memory'}:bfloat16",
         evaluate_every=20,
-        saved=State.load(folder / "checkpoint") if resume else None,
+        resume_from=State.load(folder / "checkpoint") if resume else None,
         callbacks=callbacks,
     )
 

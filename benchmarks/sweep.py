@@ -68,7 +68,7 @@ def speed(rounds: int, repeats: int) -> dict[str, float]:
         began = time.perf_counter()
         plain_run(loop, rounds)
         middle = time.perf_counter()
-        sweeps.work(configs, True)
+        sweeps.run_batch(configs, True)
         ended = time.perf_counter()
         if turn:
             seconds["plain"].append(middle - began)
@@ -80,7 +80,7 @@ def speed(rounds: int, repeats: int) -> dict[str, float]:
 def same_accuracies(rounds: int) -> float:
     """The largest difference of an accuracy between lock-step and the round loop."""
     runs = batch(rounds)
-    outcomes = sweeps.work([one.record() for one in runs], True)
+    outcomes = sweeps.run_batch([one.record() for one in runs], True)
     worst = 0.0
     for k in (0, len(runs) // 2, len(runs) - 1):
         simulation = build(runs[k].replace(engine="loop", threads=1), progress=False)
@@ -96,7 +96,7 @@ def fig2(workers: int) -> dict[str, float]:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder)) as store:
 
-        def report(progress: sweeps.Progress) -> None:
+        def report(progress: sweeps.SweepProgress) -> None:
             share = progress.worked / max(progress.work, 1)
             print(f"\r{progress.done} of {progress.total} runs, {share:.0%} of the rounds", end="", flush=True)
 

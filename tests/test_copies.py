@@ -15,7 +15,7 @@ import pytest
 
 import fedstale as fs
 from fedstale.checks import InvalidInput
-from fedstale.durable import FileTrouble, InUse
+from fedstale.durable import FileInUse, FileTrouble
 from fedstale.simulation import Callback, Simulation, StoreRun, build, make_settings
 from fedstale.store import Store, StoreError
 
@@ -277,7 +277,7 @@ def test_a_copy_is_not_made_while_the_original_is_writing(tmp_path: Path) -> Non
     _, checkpoint = outside(tmp_path)
     shutil.copytree(checkpoint, tmp_path / "p/copy")
     original = fs.State.load(checkpoint)
-    with pytest.raises(InUse, match="being written already"):
+    with pytest.raises(FileInUse, match="being written already"):
         fs.State.load(tmp_path / "p/copy")
     original.close()
 

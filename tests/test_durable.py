@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedstale as fs
-from fedstale.durable import InUse, Lock, held, replacing
+from fedstale.durable import FileInUse, Lock, is_locked, replacing
 from fedstale.store import Store
 
 
@@ -83,9 +83,9 @@ def test_what_a_killed_process_was_writing_is_gone_after_the_next_checkpoint(tmp
 
 def test_a_lock_has_one_holder_and_is_free_afterwards(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "lock", "the thing")
-    assert held(tmp_path / "lock")
-    with pytest.raises(InUse, match="the thing is being written already, by this process"):
+    assert is_locked(tmp_path / "lock")
+    with pytest.raises(FileInUse, match="the thing is being written already, by this process"):
         Lock(tmp_path / "lock", "the thing")
     lock.release()
-    assert not held(tmp_path / "lock")
+    assert not is_locked(tmp_path / "lock")
     Lock(tmp_path / "lock", "the thing").release()

@@ -49,7 +49,7 @@ class Spans(Callback):
     def on_round(self, simulation: Simulation, record: Any) -> None:
         """The end of a round."""
         clock = self.clock
-        steps, _ = simulation.trainer.pace(record.participants, record.round)
+        steps, _ = simulation.trainer.steps_and_lr(record.participants, record.round)
         clock.samples += int(steps.sum()) * clock.work.batch
         clock.accuracy = record.metrics.get("accuracy", clock.accuracy)
         clock.round()

@@ -22,16 +22,16 @@ from .checks import InvalidInput
 
 _PATIENCE = 0.5  # seconds; a reader that asks whether a lock is free holds it for a moment itself
 _TRIES = 100
-NOTE = 32
+LOCK_OWNER_BYTES = 32
 """Bytes in which the holder of a lock says who it is."""
-_NOTE_AT = 1  # the first byte is the one that Windows locks
+_LOCK_OWNER_AT = 1  # the first byte is the one that Windows locks
 
 
 class FileTrouble(InvalidInput):
     """A file cannot be used as it should; what was saved before is whole unless the message says otherwise."""
 
 
-class InUse(FileTrouble):
+class FileInUse(FileTrouble):
     """Another process, or another object of this one, is writing it."""
 
 
@@ -63,33 +63,33 @@ def checksum(data: bytes | NDArray[Any]) -> int:
 def relative(path: Path, folder: Path) -> str:
     """Return a path as seen from a folder, by the names that were given where symbolic links do not lead elsewhere."""
     real = os.path.realpath(folder)
-    short = _way(os.path.abspath(path), os.path.abspath(folder))
+    short = _relative_path(os.path.abspath(path), os.path.abspath(folder))
     if os.path.realpath(os.path.join(real, short)) == os.path.realpath(path):
         return short
-    return _way(os.path.realpath(path), real)
+    return _relative_path(os.path.realpath(path), real)
 
 
-def _way(path: str, folder: str) -> str:
+def _relative_path(path: str, folder: str) -> str:
     try:
         return os.path.relpath(path, folder)
     except ValueError:  # another drive of Windows
         return path
 
 
-def place(folder: Path, file: Path) -> dict[str, Any]:
+def folder_reference(folder: Path, file: Path) -> dict[str, Any]:
     """Return what a file notes of the folder that it belongs to: the way to it, and which one it is."""
     about = os.stat(folder)
-    way = _way(os.path.realpath(folder), os.path.dirname(os.path.realpath(file)))
+    way = _relative_path(os.path.realpath(folder), os.path.dirname(os.path.realpath(file)))
     return {"path": way, "inode": [about.st_dev, about.st_ino]}
 
 
-def same_place(noted: dict[str, Any], folder: Path, file: Path) -> bool:
+def is_referenced_folder(noted: dict[str, Any], folder: Path, file: Path) -> bool:
     """Whether a folder is the one that a file noted.
 
     The way to it is the same where both were copied or moved together, its identity where it alone was moved; of a copy
     of the folder alone, neither is.
     """
-    found = place(folder, file)
+    found = folder_reference(folder, file)
     return any(key in noted and noted[key] == found[key] for key in found)
 
 
@@ -102,7 +102,7 @@ def identity(file: Path | int) -> tuple[int, int]:
     return about.st_dev, about.st_ino
 
 
-def fate(path: Path, known: tuple[int, int]) -> str | None:
+def what_became_of(path: Path, known: tuple[int, int]) -> str | None:
     """What became of the file of this name and identity: "deleted", "replaced by another file", or nothing."""
     try:
         return None if identity(path) == known else "replaced by another file"
@@ -113,7 +113,7 @@ def fate(path: Path, known: tuple[int, int]) -> str | None:
 # Replacing
 
 
-def regular(path: str | Path, flags: int, mode: int = 0o666) -> int:
+def open_regular_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
     """Open a file as `os.open` does; a pipe, on which that would wait for ever, or a device is refused."""
     file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), mode)
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -122,9 +122,9 @@ def regular(path: str | Path, flags: int, mode: int = 0o666) -> int:
     return file
 
 
-def owner_only(path: str | Path, flags: int) -> int:
+def open_owner_only(path: str | Path, flags: int) -> int:
     """Open a file for `open`; a new one may be read by its owner only, because it holds what clients sent."""
-    return regular(path, flags, 0o600)
+    return open_regular_file(path, flags, 0o600)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
         try:
             temporary.unlink(missing_ok=True)
             if private:
-                os.close(owner_only(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                os.close(open_owner_only(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             yield temporary
             move(temporary, path)
         except BaseException:
@@ -175,9 +175,9 @@ class Lock:
         for _ in range(_TRIES):
             with folder_errors(path.parent), suppress(FileNotFoundError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = regular(path, os.O_RDWR | os.O_CREAT, 0o666)
+                self._file = open_regular_file(path, os.O_RDWR | os.O_CREAT, 0o666)
                 try:
-                    claim(self._file, what, _NOTE_AT)
+                    acquire_lock(self._file, what, _LOCK_OWNER_AT)
                     # Who had it may have removed the folder: the lock would be on a file that nobody else finds.
                     if os.path.samestat(os.fstat(self._file), os.stat(path)):
                         break
@@ -187,7 +187,7 @@ class Lock:
                 os.close(self._file)
         else:
             raise FileTrouble(f"lock {path} cannot be made: it vanishes again and again")
-        sign(self._file, _NOTE_AT)
+        write_lock_owner(self._file, _LOCK_OWNER_AT)
 
     def release(self) -> None:
         """Let the lock go."""
@@ -195,38 +195,42 @@ class Lock:
         os.close(self._file)
 
 
-def claim(file: int, what: str, note: int) -> None:
+def acquire_lock(file: int, what: str, note: int) -> None:
     """Lock an open file, or say who has it; the holder's `sign` is at `note`."""
     deadline = time.monotonic() + _PATIENCE
-    while not _grab(file, shared=False):
+    while not _try_lock(file, shared=False):
         if time.monotonic() > deadline:
-            owner = os.pread(file, NOTE, note).decode(errors="replace").strip(" \0") if os.name == "posix" else ""
-            owner = "this process" if owner == _me() else owner
-            raise InUse(f"{what} is being written already, by {owner or 'another process'}")
+            owner = (
+                os.pread(file, LOCK_OWNER_BYTES, note).decode(errors="replace").strip(" \0")
+                if os.name == "posix"
+                else ""
+            )
+            owner = "this process" if owner == _this_process() else owner
+            raise FileInUse(f"{what} is being written already, by {owner or 'another process'}")
         time.sleep(0.02)
 
 
-def sign(file: int, note: int) -> None:
-    """Write into the `NOTE` bytes from `note` on who holds the lock of an open file."""
+def write_lock_owner(file: int, note: int) -> None:
+    """Write into the `LOCK_OWNER_BYTES` bytes from `note` on who holds the lock of an open file."""
     if os.name == "posix":
         with suppress(OSError):  # only a help for the message: a full disk must not get in its way
-            os.pwrite(file, _me().ljust(NOTE).encode(), note)
+            os.pwrite(file, _this_process().ljust(LOCK_OWNER_BYTES).encode(), note)
 
 
-def _me() -> str:
+def _this_process() -> str:
     return f"process {os.getpid()}"
 
 
-def held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether some process holds the lock."""
     try:
-        file = regular(path, os.O_RDONLY)
+        file = open_regular_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError:
         return True
     try:
-        return not _grab(file, shared=True)
+        return not _try_lock(file, shared=True)
     finally:
         os.close(file)
 
@@ -234,7 +238,7 @@ def held(path: Path) -> bool:
 if sys.platform == "win32":
     import msvcrt
 
-    def _grab(file: int, *, shared: bool) -> bool:
+    def _try_lock(file: int, *, shared: bool) -> bool:
         os.lseek(file, 0, os.SEEK_SET)
         try:
             msvcrt.locking(file, msvcrt.LK_NBRLCK if shared else msvcrt.LK_NBLCK, 1)
@@ -245,7 +249,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _grab(file: int, *, shared: bool) -> bool:
+    def _try_lock(file: int, *, shared: bool) -> bool:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:

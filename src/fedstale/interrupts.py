@@ -87,8 +87,8 @@ class Interrupt:
                     sys.stderr.fileno(), f"\nstopping after this {self._what}; Ctrl-C again ends at once\n".encode()
                 )
         time.sleep(_ONE_KEYSTROKE)
-        for one in self._former:
-            signal.signal(one, signal.SIG_DFL)
+        for number in self._former:
+            signal.signal(number, signal.SIG_DFL)
 
 
 _present: Interrupt | None = None  # signals belong to the process

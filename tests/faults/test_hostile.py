@@ -257,13 +257,13 @@ class Poisoned:
                 rows[place, 2] = self.poison
         return rows
 
-    def pace(self, clients: Any, round: int) -> tuple[Matrix, float]:
+    def steps_and_lr(self, clients: Any, round: int) -> tuple[Matrix, float]:
         return np.ones(len(clients)), 0.1
 
     def evaluate(self, model: Matrix) -> Any:
-        from fedstale.simulation.loop import Evaluation
+        from fedstale.simulation.loop import EvaluationMetrics
 
-        return Evaluation({"excess_loss": float(model @ model)})
+        return EvaluationMetrics({"excess_loss": float(model @ model)})
 
 
 class Without(participation.Bernoulli):

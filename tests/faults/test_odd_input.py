@@ -17,7 +17,7 @@ import pytest
 
 import fedstale as fs
 from fedstale.checks import MOST_CLIENTS
-from fedstale.durable import held
+from fedstale.durable import is_locked
 from fedstale.participation import Trace
 from fedstale.simulation import build, make_settings
 from fedstale.simulation.settings import Settings, from_toml
@@ -254,7 +254,7 @@ def test_a_pipe_in_place_of_a_row_file_or_a_lock_is_not_waited_for(tmp_path: Pat
     with pytest.raises(fs.InvalidInput, match="pipe"):
         fs.State.load(tmp_path / "checkpoint")
     os.mkfifo(tmp_path / "lock")
-    assert held(tmp_path / "lock")
+    assert is_locked(tmp_path / "lock")
 
 
 # Files that may not grow

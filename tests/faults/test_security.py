@@ -25,7 +25,7 @@ from fedstale.tasks.archives import contents
 from fedstale.tasks.data import where
 from fedstale.tasks.download import SourceFailed
 from fedstale.tasks.idx import read_idx
-from fedstale.tasks.sources import Content, Source
+from fedstale.tasks.sources import Content, DownloadSource
 
 from . import forbidden, licences
 
@@ -115,8 +115,8 @@ assert isinstance(x, int)
 
 A = b"first file"
 FILES = (Content("a", len(A), hashlib.sha256(A).hexdigest()),)
-NPM = Source("npm", ("thing@1",), 100, {"package/a": "a"})
-PIP = Source("pip", ("thing==1",), 100, {"package/a": "a"})
+NPM = DownloadSource("npm", ("thing@1",), 100, {"package/a": "a"})
+PIP = DownloadSource("pip", ("thing==1",), 100, {"package/a": "a"})
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes = b"") -> tuple[tarfile.TarInfo, Any]:

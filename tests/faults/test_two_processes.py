@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedstale as fs
-from fedstale.durable import InUse
+from fedstale.durable import FileInUse
 from fedstale.store import Store
 
 HOLDER = """
@@ -59,9 +59,9 @@ def test_a_second_process_on_one_run_is_told_who_has_it(tmp_path: Path) -> None:
 
     command = ["run", "quadratic", "--num-clients", "2", "--rounds", "5", "--quiet", "--resume"]
     with holder("run", tmp_path) as owner:
-        with pytest.raises(InUse, match=rf"is being written already, by process {owner}$"):
+        with pytest.raises(FileInUse, match=rf"is being written already, by process {owner}$"):
             app([*command, "--store", str(tmp_path)], standalone_mode=False)
-        with Store.open(tmp_path) as store, pytest.raises(InUse, match=str(owner)):
+        with Store.open(tmp_path) as store, pytest.raises(FileInUse, match=str(owner)):
             store.delete("held")
     app([*command, "--store", str(tmp_path)], standalone_mode=False)
     with Store.open(tmp_path) as store:
@@ -88,7 +88,7 @@ def test_a_second_flower_server_on_one_checkpoint_is_told_who_has_it(tmp_path: P
     grid = MemoryGrid(trainers(range(3)))
     FedStale(checkpoint=tmp_path).start(grid, record(first_model()), num_rounds=2)
     strategy = FedStale.resume(tmp_path)
-    with holder("lock", tmp_path) as owner, pytest.raises(InUse, match=rf"{tmp_path} .* by process {owner}$"):
+    with holder("lock", tmp_path) as owner, pytest.raises(FileInUse, match=rf"{tmp_path} .* by process {owner}$"):
         strategy.start(grid, record(first_model()), num_rounds=4)
     strategy.start(grid, record(first_model()), num_rounds=4)
     assert fs.State.load(tmp_path).round == 4

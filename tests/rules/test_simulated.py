@@ -58,7 +58,7 @@ def test_resumed_in_the_middle(name: str, memory: str, tmp_path: Path) -> None:
             federation=made.federation,
             rounds=made.rounds,
             memory=memory,
-            saved=saved,
+            resume_from=saved,
         )
         again.run(until)
         return again
@@ -106,7 +106,7 @@ def test_epochs_tell_the_steps_and_the_gradient() -> None:
     )
     simulation = build(chosen)
     trainer: Any = simulation.trainer
-    steps, lr = trainer.pace(np.arange(4), 0)
+    steps, lr = trainer.steps_and_lr(np.arange(4), 0)
     sizes = trainer.task.train.sizes
     assert np.array_equal(steps, -(-np.asarray(sizes) // 32))
     assert len(set(steps.tolist())) > 1

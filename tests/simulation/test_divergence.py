@@ -23,7 +23,7 @@ from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare
 from fedstale.simulation.history import History
 from fedstale.store import Store
 from fedstale.sweeps import Outcome, in_process, results, sweep, tuned, write_csv
-from fedstale.sweeps.batches import alone
+from fedstale.sweeps.batches import run_alone
 
 WILD: dict[str, Any] = {"task": "quadratic", "num_clients": 2, "p_min": 0.5, "rounds": 20, "lr": 1e30}
 """Diverges in round 3: five local steps multiply the model by 1e150."""
@@ -44,7 +44,7 @@ def test_a_result_a_sweep_and_a_store_have_one_tail() -> None:
     one = make_settings(**{**WILD, "lr": 0.02, "evaluate_every": 3, "rule": "fedavg"})
     run = fs.simulate(rule="fedavg", **{**WILD, "lr": 0.02, "evaluate_every": 3})
     assert (run.reason, run.diverged_in) == ("finished", None)
-    outcome = alone(one)
+    outcome = run_alone(one)
     assert run.tail("excess_loss") == outcome.tail(20, "excess_loss")
     assert run.tail("excess_loss") == pytest.approx(np.nanmean(run.metrics["excess_loss"][18:]))
 
@@ -64,10 +64,10 @@ def test_a_run_that_was_stopped_is_judged_by_the_rounds_it_has(tmp_path: Path) -
 
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_an_outcome_has_the_round(lockstep: bool) -> None:
-    from fedstale.sweeps.batches import work
+    from fedstale.sweeps.batches import run_batch
 
     one = make_settings(rule="fedavg", p_min=0.5, rounds=20, lr=1e30)
-    (outcome,) = work([one.record()], lockstep)
+    (outcome,) = run_batch([one.record()], lockstep)
     assert (outcome.reason, outcome.failed, outcome.diverged_in) == ("diverged", False, 1)
     assert math.isnan(outcome.tail(20))
 

@@ -21,7 +21,7 @@ from fedstale.participation import (
     UniformSample,
 )
 from fedstale.simulation import Simulation, build, make_settings
-from fedstale.sweeps import work
+from fedstale.sweeps import run_batch
 from tests.enumeration import participation_sets
 
 N = 4
@@ -109,7 +109,7 @@ def test_lock_step_uses_the_p_of_the_round_too() -> None:
         evaluate_every=1,
         participation_options={"rounds": [0, 2], "values": values},
     )
-    (outcome,) = work([one.record()], True)
+    (outcome,) = run_batch([one.record()], True)
     alone = build(one.replace(engine="loop", threads=1), progress=False)
     alone.run()
     for (t, metrics), record in zip(outcome.rows, alone.records, strict=True):

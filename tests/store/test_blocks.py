@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstale.store.blocks import Block, Kind, Series, decode, encode, matrix
+from fedstale.store.blocks import Block, Kind, Series, decode, encode, to_matrix
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 rounds = st.lists(st.integers(0, 10**6), min_size=1, max_size=40, unique=True).map(sorted)
@@ -43,7 +43,7 @@ def test_until_keeps_exactly_the_rounds_up_to_the_last(at: list[int], last: int)
 
 def test_a_matrix_ends_in_nan_where_a_round_has_fewer_clients() -> None:
     series = Series(np.array([3, 7]), np.array([2, 3]), np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
-    np.testing.assert_array_equal(matrix(series), [[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]])
+    np.testing.assert_array_equal(to_matrix(series), [[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]])
 
 
 @pytest.mark.parametrize("place", range(2, 60, 7))

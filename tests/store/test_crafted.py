@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from fedstale.store import Store, StoreError
-from fedstale.store.blocks import Kind, decode, sealed
+from fedstale.store.blocks import Kind, decode, with_checksum
 from fedstale.store.info import CHECKSUM, checksum
 
 Change = Callable[[sqlite3.Connection], Any]
@@ -41,7 +41,7 @@ def crafted(folder: Path, change: Change, *, seal: bool = True) -> None:
     (folder / "store.sqlite").write_bytes(honest())
     with closing(sqlite3.connect(folder / "store.sqlite")) as connection, connection:
         connection.create_function("checksum_of", -1, checksum, deterministic=True)
-        connection.create_function("sealed", -1, sealed, deterministic=True)
+        connection.create_function("sealed", -1, with_checksum, deterministic=True)
         change(connection)
         if seal:
             connection.execute(f"UPDATE run SET checksum = {CHECKSUM}")
@@ -175,7 +175,7 @@ def rewrite(connection: sqlite3.Connection, kind: Kind, raw: bytes) -> None:
     key, name = connection.execute("SELECT run, name FROM block WHERE kind = ?", (int(kind),)).fetchone()
     connection.execute("DELETE FROM block WHERE kind = ?", (int(kind),))
     place = key, int(kind), name, 0
-    connection.execute("INSERT INTO block VALUES (?, ?, ?, ?, ?)", (*place, sealed(zlib.compress(raw), *place)))
+    connection.execute("INSERT INTO block VALUES (?, ?, ?, ?, ?)", (*place, with_checksum(zlib.compress(raw), *place)))
 
 
 def packed(rounds: list[int], counts: list[int], values: bytes, count: int | None = None) -> bytes:
@@ -219,7 +219,7 @@ def test_a_small_store_does_not_fill_the_memory(tmp_path: Path) -> None:
         stream = zlib.compressobj(9)
         data = stream.compress(b"\x01" + bytes(11)) + b"".join(stream.compress(bytes(1 << 20)) for _ in range(1 << 10))
         place = 1, int(Kind.METRIC), "loss", 0
-        data = sealed(data + stream.flush(), *place)
+        data = with_checksum(data + stream.flush(), *place)
         assert len(data) < 2 << 20
         connection.execute("DELETE FROM block WHERE kind = 1")
         connection.execute("INSERT INTO block VALUES (?, ?, ?, ?, ?)", (*place, data))
@@ -241,9 +241,9 @@ def test_many_rounds_of_many_metrics_do_not_fill_the_memory(commands: bool, tmp_
         connection.execute("DELETE FROM block")
         add = "INSERT INTO block VALUES (?, ?, ?, ?, ?)"
         places = [(1, 0, "", 256 * k) for k in range(blocks)]
-        connection.executemany(add, [(*place, sealed(rounds, *place)) for place in places])
+        connection.executemany(add, [(*place, with_checksum(rounds, *place)) for place in places])
         more = [(1, 1, f"m{k}", 0) for k in range(names)]
-        connection.executemany(add, [(*place, sealed(one, *place)) for place in more])
+        connection.executemany(add, [(*place, with_checksum(one, *place)) for place in more])
         connection.execute("UPDATE run SET rounds_done = ?", (256 * blocks,))
 
     crafted(tmp_path, change)

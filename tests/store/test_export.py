@@ -72,7 +72,7 @@ def test_no_run_gives_the_header_alone(store: Store) -> None:
 
 def test_a_failed_export_leaves_the_old_file(store: Store, two: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "out.csv").write_text("old")
-    store.database._live().execute("UPDATE block SET data = x'00' WHERE run = 1")
+    store.database._usable_connection().execute("UPDATE block SET data = x'00' WHERE run = 1")
     with pytest.raises(StoreError, match=f"the metrics of run {two[0]} are damaged"):
         store.export_csv(tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "old"

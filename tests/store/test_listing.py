@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedstale.checks import InvalidInput, UnknownName
-from fedstale.durable import InUse
+from fedstale.durable import FileInUse
 from fedstale.store import Store, StoreError, digest
 
 
@@ -22,7 +22,7 @@ def config(seed: int, beta: Any = 0.5, p_min: float = 0.1) -> dict[str, Any]:
 def plans(store: Store, work: Any) -> list[str]:
     """How SQLite carries out each SELECT that the work makes."""
     statements: list[str] = []
-    connection = store.database._live()
+    connection = store.database._usable_connection()
     connection.set_trace_callback(statements.append)
     work()
     connection.set_trace_callback(None)
@@ -196,7 +196,7 @@ def test_delete_removes_rows_files_and_space(store: Store) -> None:
         run.record(round, {"loss": 1.0}, clients={"noise": np.random.default_rng(round).normal(size=500)})
     run.checkpoint.mkdir()
     (run.checkpoint / "state.safetensors").write_bytes(b"x")
-    with pytest.raises(InUse, match=f"run {run.id} is being written already, by this process"):
+    with pytest.raises(FileInUse, match=f"run {run.id} is being written already, by this process"):
         store.delete(run.id)
     run.finish()
     pages = store.database.read("PRAGMA page_count", "i")[0][0]

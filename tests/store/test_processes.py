@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstale.durable import InUse
+from fedstale.durable import FileInUse
 from fedstale.store import Store
 
 WRITER = """
@@ -84,9 +84,9 @@ def test_a_second_writer_is_kept_out_with_the_name_of_the_first(tmp_path: Path) 
         process.stdout.readline()
         with Store.open(tmp_path) as store:
             assert store.runs()[0].status == "running"
-            with pytest.raises(InUse, match=f"is being written already, by process {process.pid}$"):
+            with pytest.raises(FileInUse, match=f"is being written already, by process {process.pid}$"):
                 store.resume("victim")
-            with pytest.raises(InUse, match=f"by process {process.pid}$"):
+            with pytest.raises(FileInUse, match=f"by process {process.pid}$"):
                 store.delete("victim")
             assert store.runs()[0].status == "running"
             process.kill()

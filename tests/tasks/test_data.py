@@ -217,7 +217,7 @@ def test_listing_names_sources_in_the_order_they_are_tried() -> None:
 
 def test_reading_data_does_not_load_torch() -> None:
     code = (
-        "import sys; from fedstale.tasks import Quadratic, data, partition, swap; data.load('digits');"
+        "import sys; from fedstale.tasks import Quadratic, data, label_swap, partition; data.load('digits');"
         "Quadratic.figure1(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedstale.tasks import data, download
-from fedstale.tasks.sources import IDX_NAMES, Source
+from fedstale.tasks.sources import IDX_NAMES, DownloadSource
 
 from .tiny import official, package, pretend, register, tiny_tarball
 
@@ -88,6 +88,6 @@ def test_a_site_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_site_that_never_stops_sending_is_cut_off(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "_BLOCK", 16)
     urls = tuple(f"{site}/good/{name}.gz" for name in IDX_NAMES)
-    register(monkeypatch, Source("url", urls, 20, dict(zip(urls, IDX_NAMES, strict=True)), "gzip"))
+    register(monkeypatch, DownloadSource("url", urls, 20, dict(zip(urls, IDX_NAMES, strict=True)), "gzip"))
     with pytest.raises(data.DataUnavailable, match="more than the expected 20 bytes"):
         data.fetch("tiny", progress=False)

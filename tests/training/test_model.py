@@ -9,8 +9,8 @@ from torch import nn
 
 from fedstale.checks import InvalidInput
 from fedstale.training import flatten, unflatten
-from fedstale.training.blocked import blocked, works
-from fedstale.training.layout import Layout
+from fedstale.training.blocked import blocked, can_run_blocked
+from fedstale.training.layout import FlatLayout
 from fedstale.training.prepare import prepare
 
 from .problems import MODELS, cnn, mlp
@@ -36,7 +36,7 @@ def test_the_vector_does_not_depend_on_the_memory_format() -> None:
 
 
 def test_views_of_stacked_vectors() -> None:
-    layout = Layout.of(mlp())
+    layout = FlatLayout.of(mlp())
     stack = torch.randn(3, layout.num_params)
     views = layout.views(stack)
     assert views[0].shape == (3, 16, 36)
@@ -81,7 +81,7 @@ def test_blocks_and_channels_last_agree_with_plain_torch() -> None:
 
 
 def test_blocks_are_for_leading_convolutions_only() -> None:
-    assert works(cnn(), torch.randn(2, 1, 6, 6))
+    assert can_run_blocked(cnn(), torch.randn(2, 1, 6, 6))
     assert blocked(mlp()) is None
     assert blocked(nn.Sequential(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten())) is None
     assert blocked(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"))) is None
@@ -104,14 +104,14 @@ def test_names_and_hooks_survive_preparation() -> None:
 
 def test_running_statistics_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"1 \(BatchNorm2d\).*GroupNorm"):
-        Layout.of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
-    Layout.of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)))
+        FlatLayout.of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
+    FlatLayout.of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)))
 
 
 def test_other_unsuitable_models_are_refused() -> None:
     with pytest.raises(InvalidInput, match="no parameter"):
-        Layout.of(nn.Sequential(nn.Flatten()))
+        FlatLayout.of(nn.Sequential(nn.Flatten()))
     with pytest.raises(InvalidInput, match="float64"):
-        Layout.of(nn.Linear(2, 2).double())
+        FlatLayout.of(nn.Linear(2, 2).double())
     with pytest.raises(InvalidInput, match=r"vector = 'array of shape \(3,\)'"):
         unflatten(nn.Linear(2, 2), np.zeros(3))

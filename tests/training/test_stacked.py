@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedstale.tasks.models import digits_cnn
-from fedstale.training.layout import Layout
+from fedstale.training.layout import FlatLayout
 from fedstale.training.stacked import stacked
 
 
 def test_other_rows_may_change_between_forward_and_backward() -> None:
     module = digits_cnn()
-    layout = Layout.of(module)
+    layout = FlatLayout.of(module)
     rows = 0.1 * torch.randn(3, layout.num_params)
     x, y = torch.randn(1, 4, 1, 8, 8), torch.randint(10, (1, 4))
 

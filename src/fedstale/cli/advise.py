@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from ..checks import InvalidInput, client_count, fail
-from .options import Json, print_json, screen
+from .options import Json, make_console, print_json
 
 if TYPE_CHECKING:
     from ..advice import Advice
@@ -61,17 +61,17 @@ def _parse(text: str) -> list[float]:
     for part in text.split(","):
         count, times, value = part.strip().rpartition("x")
         try:
-            many, one = int(count) if times else 1, float(value)
+            many, probability = int(count) if times else 1, float(value)
         except ValueError:
             raise fail("--p", text, 'must be numbers such as "1,1,0.1" or "12x1,12x0.1"') from None
-        values += [one] * (client_count("--p", len(values) + max(many, 0), 0) - len(values))
+        values += [probability] * (client_count("--p", len(values) + max(many, 0), 0) - len(values))
     return values
 
 
 def _show(advice: Advice, intervals: Frequencies | None, never: int) -> None:
     from rich.table import Table
 
-    console = screen()
+    console = make_console()
     if intervals is not None:
         table = Table(title="participation, with 95 % confidence intervals")
         for heading in ("client", "p̂", "from", "to"):

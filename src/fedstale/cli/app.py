@@ -15,11 +15,11 @@ from .. import __version__
 from ..checks import InvalidInput
 from ..tasks.data import DataUnavailable
 from . import advise, board, compare, data, flower, report, reproduce, rules, run, runs, sweep
-from .group import Commands
+from .group import CommandGroup
 from .options import say
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -10,7 +10,7 @@ import typer
 
 from .. import configs
 from ..checks import fail
-from .options import Json, padding, print_json, say, screen, with_settings
+from .options import Json, make_console, padding, print_json, say, with_settings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +56,7 @@ def compare(
 
     chosen = make_settings(**{"task": task, **SETTING, **(QUICK if quick else {}), **changes})
     methods = list(ALL) if rules == "all" else [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
-    console = screen(err=True)
+    console = make_console(err=True)
     with (
         Live(console=console, refresh_per_second=4, transient=True) as live,
         warnings.catch_warnings(record=True) as caught,
@@ -75,7 +75,7 @@ def compare(
     if json:
         print_json(comparison.records())
         return
-    shown = screen()
+    shown = make_console()
     shown.print(table(comparison, shown.width))
     say(f"table: {out / 'comparison.csv'}   pictures: {', '.join(str(path) for path in pictures)}")
 

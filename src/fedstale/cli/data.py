@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from .group import Commands
-from .options import Json, print_json, say, screen
+from .group import CommandGroup
+from .options import Json, make_console, print_json, say
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Data sets: list, fetch, where.")
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Data sets: list, fetch, where.")
 
 
 @app.command("list")
@@ -30,7 +30,7 @@ def list_(json: Json = False) -> None:
         table.add_row(
             row.name, f"{row.train:,}", f"{row.test:,}", "yes" if row.cached else "no: fedstale data fetch " + row.name
         )
-    screen().print(table)
+    make_console().print(table)
 
 
 @app.command()

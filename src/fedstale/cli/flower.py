@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from .group import Commands
+from .group import CommandGroup
 from .options import say
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Flower: apps that use fedstale's strategies.")
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Flower: apps that use fedstale's strategies.")
 
 
 @app.callback()

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from ..checks import unknown
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands by name; `Typer(cls=Commands)` makes a group of this kind."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -48,7 +48,7 @@ def say(text: object, *, err: bool = False, colour: str | None = None) -> None:
     typer.secho(printable(str(text), keep="\n"), err=err, fg=colour)
 
 
-def screen(*, err: bool = False) -> Console:
+def make_console(*, err: bool = False) -> Console:
     """Return the console for tables: as wide as the terminal, and wide enough for a file or a pipe."""
     from .terminal import SafeConsole
 
@@ -108,7 +108,7 @@ def _plain_type(annotation: Any) -> Any:
 
 def _value(name: str, given: Any) -> Any:
     if isinstance(given, str) and given.startswith("{"):
-        return config(name, given)
+        return config_from_json(name, given)
     if name == "beta":
         return number_or_text(given)
     if _plain_type(Settings.model_fields[name].annotation) is dict:
@@ -122,7 +122,7 @@ def _value(name: str, given: Any) -> Any:
     return given
 
 
-def config(name: str, text: str) -> Any:
+def config_from_json(name: str, text: str) -> Any:
     """Read an object's config where a name would not do: --beta '{"0": 0, "10": 1}'."""
     try:
         return jsons.loads(text)

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
-from .options import screen
+from .options import make_console
 
 
 @dataclass
@@ -26,7 +26,7 @@ class RoundProgress(Callback):
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=screen(err=True),
+            console=make_console(err=True),
         )
         self._task = self._progress.add_task(self.label, total=self.rounds, numbers="")
 

@@ -35,8 +35,8 @@ def report(
         subject = reports.find(opened, name)
         size = reports.write(reports.page(opened, subject), out)
     if json:
-        told = {"file": str(out), "bytes": size, "kind": subject.kind, "name": subject.name}
-        print_json({**told, "runs": len(subject.infos)})
+        summary = {"file": str(out), "bytes": size, "kind": subject.kind, "name": subject.name}
+        print_json({**summary, "runs": len(subject.infos)})
         return
     runs = "" if subject.kind == "run" else f", {reports.count(len(subject.infos), 'run')}"
     say(f"{out}: {size / 1000:,.0f} kB, {subject.kind} {subject.name}{runs}")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, Patience, StorePath, number_or_text, print_json, say, screen
-from .sweep import Quiet, Ray, Widen, Workers, bar, executor, numbers_of, tell_failures
+from .options import Json, Patience, StorePath, make_console, number_or_text, print_json, say
+from .sweep import Quiet, Ray, Widen, Workers, count_runs, executor, progress_bar, report_failures
 
 if TYPE_CHECKING:
     from ..paper.reproduce import Reproduction
-    from ..sweeps import Progress
+    from ..sweeps import SweepProgress
 
 
 def reproduce(
@@ -62,27 +62,27 @@ def reproduce(
     if axes["betas"]:
         axes["betas"] = [float(value) if isinstance(value, int) else value for value in axes["betas"]]
     changed = dict(_pair(text) for text in change or [])
-    chosen = extent(task, quick=quick, seeds=seeds, changed=changed, **axes)
+    grid_extent = extent(task, quick=quick, seeds=seeds, changed=changed, **axes)
     began = time.monotonic()
-    with Store.open(store, patience=patience) as opened, bar(what, quiet=quiet or json) as report:
+    with Store.open(store, patience=patience) as opened, progress_bar(what, quiet=quiet or json) as report:
 
-        def show(name: str, progress: Progress) -> None:
+        def show(name: str, progress: SweepProgress) -> None:
             report(progress)
 
         runs = QUICK_FIG1_RUNS if quick else fig1.RUNS
         work = executor(workers, ray)
         made = Reproducer(
-            opened, out, chosen, runs, work, run=not draw_only, fresh=fresh_seeds, widen=widen, report=show
+            opened, out, grid_extent, runs, work, run=not draw_only, fresh=fresh_seeds, widen=widen, report=show
         ).reproduce(what)
     seconds = time.monotonic() - began
     if json:
         claims = [asdict(claim) for claim in made.claims]
         files = [str(path) for path in made.files]
-        told = {"figure": what, **numbers_of(*made.progress), "seconds": seconds, "files": files}
-        print_json({**told, "left_out": made.left_out, "at_edge": made.at_edge, "claims": claims})
+        summary = {"figure": what, **count_runs(*made.progress), "seconds": seconds, "files": files}
+        print_json({**summary, "left_out": made.left_out, "at_edge": made.at_edge, "claims": claims})
     else:
-        _tell(made, seconds)
-    tell_failures(made.progress)
+        _print_result(made, seconds)
+    report_failures(made.progress)
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -105,7 +105,7 @@ def _numbers(flag: str, text: str) -> list[float] | None:
         raise fail(flag, text, "must be numbers separated by commas") from None
 
 
-def _tell(made: Reproduction, seconds: float) -> None:
+def _print_result(made: Reproduction, seconds: float) -> None:
     from rich.table import Table
 
     from ..paper.claims import EXPLANATION, HEADINGS
@@ -116,7 +116,7 @@ def _tell(made: Reproduction, seconds: float) -> None:
             table.add_column(heading)
         for row in made.claims:
             table.add_row(*row.cells())
-        screen().print(table)
+        make_console().print(table)
     ran = sum(progress.done for progress in made.progress)
     say(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
     for edge in made.at_edge:

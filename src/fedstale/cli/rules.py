@@ -7,10 +7,10 @@ from dataclasses import fields
 
 import typer
 
-from .group import Commands
-from .options import Json, print_json, say, screen
+from .group import CommandGroup
+from .options import Json, make_console, print_json, say
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Rules: list what can stand behind --rule.")
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Rules: list what can stand behind --rule.")
 
 
 @app.command("list")
@@ -37,6 +37,6 @@ def list_(json: Json = False) -> None:
         table.add_column(heading, no_wrap=heading == "rule")
     for row in rows:
         table.add_row(Text(str(row["name"])), Text(str(row["computes"])), Text(", ".join(row["options"])))
-    screen().print(table)
+    make_console().print(table)
     around = ", ".join(f"+{name}" for name in OPTIMIZERS)
     say(f"A server optimiser stands behind a plus: fedstale+adam ({around}).")

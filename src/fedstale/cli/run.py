@@ -10,7 +10,7 @@ import typer
 from ..checks import InvalidInput
 from ..interrupts import postponed
 from ..simulation.settings import Settings, from_toml, make_settings, to_toml
-from .options import Json, Patience, StorePath, config, print_json, say, with_settings
+from .options import Json, Patience, StorePath, config_from_json, print_json, say, with_settings
 
 if TYPE_CHECKING:
     from ..store import Run, RunInfo, Store
@@ -39,7 +39,7 @@ def run(
     TARGET is a task (digits-mlp, mnist-cnn, …) or a TOML file of settings.
     """
     from_file = target.endswith(".toml")
-    task: Any = config("task", target) if target.startswith("{") else target
+    task: Any = config_from_json("task", target) if target.startswith("{") else target
     settings = from_toml(Path(target), **changes) if from_file else make_settings(task=task, **changes)
     if save_config is not None:
         save_config.write_text(to_toml(settings), encoding="utf-8")
@@ -54,17 +54,21 @@ def run(
         begun = _begun(opened, settings) if resume else None
         if begun is not None and begun.info().ended:
             if json:
-                _tell(begun, as_json=True)
+                _print_result(begun, as_json=True)
             else:
-                say(f"run {begun.id} of these settings {_how(begun.info())}: fedstale runs show {begun.id}")
+                say(f"run {begun.id} of these settings {_ended(begun.info())}: fedstale runs show {begun.id}")
             return
         trackers = {"tensorboard": tensorboard, "mlflow": mlflow}
         if begun is None:
-            kept = _go(opened, settings, every=checkpoint_every, quiet=quiet or json, name=name, trackers=trackers)
+            stored_run = _start_or_resume(
+                opened, settings, every=checkpoint_every, quiet=quiet or json, name=name, trackers=trackers
+            )
         else:
             every, silent = checkpoint_every, quiet or json
-            kept = _go(opened, settings, which=begun.id, every=every, quiet=silent, trackers=trackers)
-        _tell(opened.run(kept.id), as_json=json)
+            stored_run = _start_or_resume(
+                opened, settings, which=begun.id, every=every, quiet=silent, trackers=trackers
+            )
+        _print_result(opened.run(stored_run.id), as_json=json)
 
 
 def resume(
@@ -93,13 +97,13 @@ def resume(
         info = opened.run(which).info()
         if info.ended:
             if json:
-                _tell(opened.run(info.id), as_json=True)
+                _print_result(opened.run(info.id), as_json=True)
             else:
-                say(f"run {info.id} {_how(info)}: fedstale runs show {info.id}")
+                say(f"run {info.id} {_ended(info)}: fedstale runs show {info.id}")
             return
         options: Any = {"every": checkpoint_every, "quiet": quiet or json, "from_checkpoint": from_checkpoint}
-        _go(opened, make_settings(**info.config), which=info.id, **options)
-        _tell(opened.run(info.id), as_json=json)
+        _start_or_resume(opened, make_settings(**info.config), which=info.id, **options)
+        _print_result(opened.run(info.id), as_json=json)
 
 
 def _begun(store: Store, settings: Settings) -> Run | None:
@@ -112,7 +116,7 @@ def _begun(store: Store, settings: Settings) -> Run | None:
     return None if found is None else store.run(found.id)
 
 
-def _go(
+def _start_or_resume(
     store: Store,
     settings: Settings,
     *,
@@ -125,7 +129,7 @@ def _go(
 ) -> Run:
     """Begin a run, or go on with one, and run it to the end."""
     from ..simulation import MLflow, TensorBoard
-    from ..simulation.stored import begin, go_on
+    from ..simulation.stored import begin_run, continue_run
     from .progress import RoundProgress
 
     callbacks: list[Any] = []
@@ -137,13 +141,13 @@ def _go(
         callbacks.append(RoundProgress(settings.label, settings.total_rounds))
     options: dict[str, Any] = {"checkpoint_every": every, "callbacks": callbacks, "progress": not quiet}
     if which is None:
-        kept, simulation = begin(store, settings, name=name, **options)
+        stored_run, simulation = begin_run(store, settings, name=name, **options)
     else:
-        kept, simulation = go_on(store, which, from_checkpoint=from_checkpoint, **options)
+        stored_run, simulation = continue_run(store, which, from_checkpoint=from_checkpoint, **options)
     if not quiet:
         verb = "started" if which is None else f"resumed at round {simulation.state.round}"
         what = f"{settings.task_name}, {settings.label}, {settings.total_rounds} rounds, seed {settings.seed}"
-        say(f"run {kept.id} {verb}: {what}")
+        say(f"run {stored_run.id} {verb}: {what}")
     try:
         simulation.run()
         engine = getattr(getattr(simulation.trainer, "engine", None), "resolved_name", None)
@@ -152,24 +156,24 @@ def _go(
     except KeyboardInterrupt:
         done = simulation.state.round
         say(
-            f"\ninterrupted after round {done} of {settings.total_rounds}; go on with: fedstale resume {kept.id}",
+            f"\ninterrupted after round {done} of {settings.total_rounds}; go on with: fedstale resume {stored_run.id}",
             err=True,
         )
         raise
     finally:
         simulation.state.close()
-    return kept
+    return stored_run
 
 
 _DIVERGED = "An update was not finite; try a smaller --lr, or --clip-norm."
 
 
-def _how(info: RunInfo) -> str:
+def _ended(info: RunInfo) -> str:
     return "is finished" if info.diverged_in is None else info.reason
 
 
-def _tell(kept: Run, *, as_json: bool) -> None:
-    info = kept.info()
+def _print_result(stored_run: Run, *, as_json: bool) -> None:
+    info = stored_run.info()
     if as_json:
         ended = {"status": info.status, "reason": info.reason, "diverged_in": info.diverged_in}
         print_json({"id": info.id, **ended, "rounds": info.rounds_done, **info.summary})

@@ -13,8 +13,8 @@ import typer
 from .. import configs
 from ..checks import InvalidInput
 from .chart import chart, spark
-from .group import Commands
-from .options import Json, StorePath, padding, print_json, say, screen
+from .group import CommandGroup
+from .options import Json, StorePath, make_console, padding, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..store import RunInfo
     from ..store.blocks import Series
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Runs in the store: list, show, export, delete.")
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Runs in the store: list, show, export, delete.")
 
 
 @app.command("list")
@@ -43,7 +43,7 @@ def list_(
     if json:
         print_json([_plain(info) for info in found])
         return
-    console = screen()
+    console = make_console()
     table = Table(padding=padding(console.width))
     for heading in ("run", "task", "rule", "p_min", "swap", "seed", "status", "rounds", "accuracy"):
         right = heading in ("p_min", "swap", "seed", "accuracy")
@@ -82,16 +82,16 @@ def show(
     from ..store import Store
 
     with Store.open(store, create=False, read_only=True) as opened:
-        kept = opened.run(run)
-        info = kept.info()
-        metrics = kept.metrics() if json else {}
-        _, found = kept.columns()
+        stored_run = opened.run(run)
+        info = stored_run.info()
+        metrics = stored_run.metrics() if json else {}
+        _, found = stored_run.columns()
     if json:
         print_json({**_plain(info), "metrics": {name: values.tolist() for name, values in metrics.items()}})
         return
     from rich.text import Text
 
-    console = screen()
+    console = make_console()
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
     rounds = f"{info.rounds_done}/{info.rounds_total or '?'} rounds"
     console.print(Text.assemble((info.id, "bold"), f"  {info.name or ''}  {info.status}  {rounds}  begun {begun}"))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checks import fail
-from .options import Json, Patience, StorePath, print_json, say, screen
+from .options import Json, Patience, StorePath, make_console, print_json, say
 
 if TYPE_CHECKING:
     from ..simulation.settings import Settings
-    from ..sweeps import Cell, Progress
+    from ..sweeps import Cell, SweepProgress
     from ..sweeps.executors import Executor
 
 Workers = Annotated[
@@ -76,9 +76,9 @@ def sweep(
                 f"{len(batches)} batches ({together} of them in lock-step)"
             )
             return
-        with bar(grid.name, quiet=quiet or json) as report:
+        with progress_bar(grid.name, quiet=quiet or json) as report:
             work = executor(workers, ray)
-            parts: list[Progress] = []
+            parts: list[SweepProgress] = []
 
             def do(some: Sequence[Settings]) -> None:
                 parts.append(sweeps.sweep(some, opened, name=grid.name, executor=work, report=report))
@@ -91,8 +91,8 @@ def sweep(
             sweeps.write_csv(out, table)
         cells = sweeps.tuned(table) if tune else []
     if json:
-        told = {"sweep": grid.name, **numbers_of(*parts), "results": str(out) if out else None}
-        print_json({**told, "tuned": [_cell(cell) for cell in cells]})
+        summary = {"sweep": grid.name, **count_runs(*parts), "results": str(out) if out else None}
+        print_json({**summary, "tuned": [_cell(cell) for cell in cells]})
     else:
         for cell in cells:
             settings = cell.runs[0].settings
@@ -101,10 +101,10 @@ def sweep(
             say(f"{where}, {settings.label}: {cell.estimate:.2%} at lr {rate}")
         for edge in sweeps.at_edges(cells):
             say(f"best rate at the edge of its grid: {edge}")
-        numbers = numbers_of(*parts)
+        numbers = count_runs(*parts)
         where = f"results: {out}" if out else f"store: {opened.folder}"
         say("{runs} runs: {stored} were in the store, {ran} ran now. ".format(**numbers) + where)
-    tell_failures(parts)
+    report_failures(parts)
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
@@ -133,10 +133,10 @@ def executor(workers: int | None, ray: str | None) -> Executor:
 
 
 @contextmanager
-def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def progress_bar(name: str, *, quiet: bool) -> Iterator[Callable[[SweepProgress], None]]:
     """Show one bar for the sweep: runs, failures, time left by the rounds that are still to be done."""
     if quiet:
-        with interruptible():
+        with _say_on_interrupt():
             yield lambda progress: None
         return
     import time
@@ -146,10 +146,10 @@ def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
     columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}")]
     began = time.monotonic()
-    with interruptible(), Bars(*columns, console=screen(err=True)) as bars:
+    with _say_on_interrupt(), Bars(*columns, console=make_console(err=True)) as bars:
         task = bars.add_task(name, total=1, numbers="")
 
-        def report(progress: Progress) -> None:
+        def report(progress: SweepProgress) -> None:
             nonlocal began
             if not progress.worked:  # a sweep begins; `reproduce` has several
                 began = time.monotonic()
@@ -166,7 +166,7 @@ def bar(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def _say_on_interrupt() -> Iterator[None]:
     """Say, on Ctrl-C, that nothing is lost."""
     try:
         yield
@@ -175,7 +175,7 @@ def interruptible() -> Iterator[None]:
         raise
 
 
-def numbers_of(*progress: Progress) -> dict[str, Any]:
+def count_runs(*progress: SweepProgress) -> dict[str, Any]:
     """How sweeps ended, for JSON."""
     failures = [
         {"settings": settings.record(), "reason": reason} for each in progress for settings, reason in each.failures
@@ -188,7 +188,7 @@ def numbers_of(*progress: Progress) -> dict[str, Any]:
     }
 
 
-def tell_failures(progress: Sequence[Progress]) -> None:
+def report_failures(progress: Sequence[SweepProgress]) -> None:
     """List the runs that failed; they make the exit code 1."""
     failures = [failure for each in progress for failure in each.failures]
     for settings, reason in failures[:20]:

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import MetricRecord
 
 from ..checks import Float
-from ..durable import place, replacing, same_place
+from ..durable import folder_reference, is_referenced_folder, replacing
 from ..store.errors import StoreError
 from .account import Account
 from .aggregator import Aggregator, AppliedRound
@@ -96,7 +96,7 @@ class Journal:
             raise StoreError(f"run {self._run.id} in {self._store.folder} lacks {missing}, which its checkpoint has")
         if checkpoint is not None:
             with replacing(self._run.folder / _OWNER) as whole:
-                whole.write_text(json.dumps(place(checkpoint, self._run.folder / _OWNER)), encoding="utf-8")
+                whole.write_text(json.dumps(folder_reference(checkpoint, self._run.folder / _OWNER)), encoding="utf-8")
         return self._run.id
 
     def lacks(self, index: int) -> bool:
@@ -131,7 +131,7 @@ def _refuse_copy(run: Run, checkpoint: Path | None) -> None:
         noted = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
-    if checkpoint is not None and not same_place(noted, checkpoint, file):
+    if checkpoint is not None and not is_referenced_folder(noted, checkpoint, file):
         owner = os.path.realpath(run.folder / str(noted.get("path", "")))
         what = f"run {run.id} in the store belongs to the checkpoint {owner}, of which {checkpoint} is a copy"
         raise StoreError(f"{what}: copy the store together with the checkpoint, or go on with resume(path, store=None)")

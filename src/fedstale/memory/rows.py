@@ -15,12 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import InvalidInput
-from ..durable import NOTE, FileTrouble, claim, fate, identity, owner_only, place, same_place, sign
+from ..durable import (
+    LOCK_OWNER_BYTES,
+    FileTrouble,
+    acquire_lock,
+    folder_reference,
+    identity,
+    is_referenced_folder,
+    open_owner_only,
+    what_became_of,
+    write_lock_owner,
+)
 from .precision import Precision
 
 _MAGIC = b"fedstale rows 1\n"
 _START = 4096  # bytes before the first row
-_HEADER = _START - NOTE
+_HEADER = _START - LOCK_OWNER_BYTES
 _RAM_BLOCK = 64 << 20
 _FILE_BLOCK = 4 << 20
 _OWNER = "checkpoint"
@@ -110,7 +120,7 @@ class FileRows:
         try:
             if mode == "create":
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = open(path, flags, opener=owner_only)  # noqa: SIM115 - held as long as the rows are
+            self._file = open(path, flags, opener=open_owner_only)  # noqa: SIM115 - held as long as the rows are
         except FileExistsError:
             raise InvalidInput(
                 f"memory file {path} exists already: load the run it belongs to, or choose another folder"
@@ -122,14 +132,14 @@ class FileRows:
         try:
             self._identity = identity(self._file.fileno())
             if mode != "read" and sys.platform != "win32":
-                claim(self._file.fileno(), f"memory file {path}", _HEADER)
+                acquire_lock(self._file.fileno(), f"memory file {path}", _HEADER)
             if mode == "create":
                 self._file.truncate(0)
                 self._write_header({}, whole=False)
             else:
                 self._check_header(self._about)
             if self._map == "r+":
-                sign(self._file.fileno(), _HEADER)
+                write_lock_owner(self._file.fileno(), _HEADER)
         except BaseException:
             self._file.close()
             raise
@@ -137,11 +147,11 @@ class FileRows:
     def naming(self, checkpoint: Path) -> None:
         """Note that the first checkpoint, in this folder, is about to name the rows."""
         if not self._whole:
-            self._write_header(place(checkpoint, self.path), whole=False)
+            self._write_header(folder_reference(checkpoint, self.path), whole=False)
 
     def named(self, checkpoint: Path) -> None:
         """Note that the checkpoint in this folder names the rows: from now on they are its own."""
-        owner = place(checkpoint, self.path)
+        owner = folder_reference(checkpoint, self.path)
         if not self._whole or owner != self._owner:
             self._write_header(owner, whole=True)
 
@@ -204,7 +214,7 @@ class FileRows:
 
         A mapping of a file that was cut ends the process (SIGBUS); one of a file without a name is read by nobody.
         """
-        what = fate(self.path, self._identity)
+        what = what_became_of(self.path, self._identity)
         if what is None and self._mapped > os.fstat(self._file.fileno()).st_size:
             what = "cut short"
         if what is not None:
@@ -254,14 +264,14 @@ def owner_of(path: Path, checkpoint: Path) -> Path | None:
     A checkpoint that was copied without its rows names those of the original; one copied by hard links shares them.
     """
     found = (_look(path) or {}).get(_OWNER)
-    if not isinstance(found, dict) or (same_place(found, checkpoint, path) and os.stat(path).st_nlink == 1):
+    if not isinstance(found, dict) or (is_referenced_folder(found, checkpoint, path) and os.stat(path).st_nlink == 1):
         return None
     return Path(os.path.realpath(path.parent / str(found.get("path", ""))))
 
 
 def _look(path: Path) -> dict[str, Any] | None:
     """Return the header of a file, None if it is empty; {} is no header of ours."""
-    with open(path, "rb", opener=owner_only) as file:
+    with open(path, "rb", opener=open_owner_only) as file:
         header = file.read(_HEADER)
     if not header:
         return None

@@ -12,7 +12,7 @@ from ..durable import replacing
 from ..simulation.settings import Settings
 from ..spreadsheet import CsvWriter
 from ..store import Store
-from ..sweeps import Cell, Measured, Progress, at_edges, results, sweep, tuned, widen, write_csv
+from ..sweeps import Cell, Measured, SweepProgress, at_edges, results, sweep, tuned, widen, write_csv
 from ..sweeps.executors import Executor, in_process
 from ..sweeps.widening import MOST
 from . import claims, curves, fig1, heatmaps
@@ -46,7 +46,7 @@ class Reproduction:
     claims: list[claims.Claim] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     at_edge: list[str] = field(default_factory=list)
-    progress: list[Progress] = field(default_factory=list)
+    progress: list[SweepProgress] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Reproducer:
     run: bool = True
     fresh: int = 0
     widen: int = MOST
-    report: Callable[[str, Progress], None] = lambda name, progress: None
+    report: Callable[[str, SweepProgress], None] = lambda name, progress: None
     made: Reproduction = field(default_factory=Reproduction)
 
     def reproduce(self, what: str) -> Reproduction:

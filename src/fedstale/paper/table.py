@@ -11,7 +11,7 @@ from ..analysis import Estimate
 from ..durable import replacing
 from ..spreadsheet import CsvWriter
 from ..sweeps import Cell, Measured, tuned
-from ..tasks.swap import swap_text
+from ..tasks.label_swap import swap_text
 from .grids import BETAS
 
 Place = tuple[float, float]

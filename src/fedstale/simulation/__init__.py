@@ -4,7 +4,7 @@ from .build import build
 from .callbacks import EarlyStop, MLflow, StoreRun, TensorBoard
 from .comparison import Comparison, Method, compare
 from .history import Record
-from .loop import Callback, Evaluation, Simulation, Trainer
+from .loop import Callback, EvaluationMetrics, Simulation, Trainer
 from .run import Result, result, resume, simulate
 from .settings import Settings, from_toml, make_settings, to_toml
 
@@ -12,7 +12,7 @@ __all__ = [
     "Callback",
     "Comparison",
     "EarlyStop",
-    "Evaluation",
+    "EvaluationMetrics",
     "MLflow",
     "Method",
     "Record",

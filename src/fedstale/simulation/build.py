@@ -137,7 +137,7 @@ def build(
     folder: Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    keep: bool = True,
+    keep_records: bool = True,
 ) -> Simulation:
     """Make the simulation that the settings describe; objects that are given stand in for what they name.
 
@@ -155,7 +155,7 @@ def build(
         Go on from the checkpoint in `folder`/checkpoint.
     progress
         Whether fetching data shows a progress bar.
-    keep
+    keep_records
         Whether the simulation keeps its rounds in RAM, see `Simulation`.
     """
     participation = participation or make_participation(settings)
@@ -190,8 +190,8 @@ def build(
         per_client=settings.per_client,
         memory_error=settings.memory_error,
         leave_out=settings.bad_updates == "leave-out",
-        saved=state,
-        keep=keep,
+        resume_from=state,
+        keep_records=keep_records,
         callbacks=[KeepEngine(), *callbacks],
     )
 

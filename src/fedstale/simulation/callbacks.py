@@ -58,14 +58,14 @@ class StoreRun(Callback):
         simulation.state.save(self.run.checkpoint)
         self._saved = simulation.state.round
 
-    def standing(self) -> str:
+    def resume_hint(self) -> str:
         """Which checkpoint there is."""
         where = f"has a checkpoint after round {self._saved}" if self._saved else "has no checkpoint yet"
         return f"run {self.run.id} {where}: fedstale resume {self.run.id} --store {self.run.store}"
 
     def on_end(self, simulation: Simulation, reason: str) -> None:
         """Save where the run stands and say how it ended; an interrupted run can be resumed."""
-        if reason != "failed" and simulation.whole and self._recorded == simulation.state.round:
+        if reason != "failed" and simulation.between_rounds and self._recorded == simulation.state.round:
             self.save(simulation)
         if reason == "stopped":
             self.run.finish("finished", f"stopped after round {simulation.state.round}")

@@ -15,8 +15,8 @@ from ..configs import Config
 from ..configs import label as named
 from ..rules import OPTIMIZERS, RULES
 from ..spreadsheet import CsvWriter
+from ..tasks.label_swap import swap_text
 from ..tasks.quadratic import Quadratic
-from ..tasks.swap import swap_text
 from .build import build, make_participation, make_task
 from .loop import Callback
 from .run import Result, result

@@ -53,7 +53,7 @@ class _Column:
 
 
 @dataclass
-class _Each(Sequence[Any]):
+class _LazySequence(Sequence[Any]):
     """A sequence whose items are made when they are asked for."""
 
     length: int
@@ -108,7 +108,7 @@ class History:
             if found < len(column.rounds) and column.rounds[found] == place:
                 metrics[name] = column.values[found]
         round = self._first + place
-        return Record(round, metrics, self._came(place), dict(self._measured).get(round))
+        return Record(round, metrics, self._participants_of(place), dict(self._measured).get(round))
 
     def __iter__(self) -> Iterator[Record]:
         return (self[place] for place in range(len(self)))
@@ -129,7 +129,7 @@ class History:
     @property
     def participants(self) -> Sequence[Ints]:
         """See `Rounds`."""
-        return _Each(len(self), self._came)
+        return _LazySequence(len(self), self._participants_of)
 
     @property
     def per_client(self) -> tuple[Ints, Float] | None:
@@ -138,12 +138,12 @@ class History:
             return None
         return np.array([t for t, _ in self._measured]), np.array([values for _, values in self._measured])
 
-    def _came(self, place: int) -> Ints:
+    def _participants_of(self, place: int) -> Ints:
         return np.array(self._who[self._ends[place] : self._ends[place + 1]], dtype=np.int64)
 
 
 @dataclass
-class Stored:
+class StoredHistory:
     """The rounds of a run in a store, read when they are asked for.
 
     Parameters
@@ -174,12 +174,12 @@ class Stored:
         """See `Rounds`."""
         known: dict[int, Ints] = self._read("participants")
 
-        def came(place: int) -> Ints:
+        def participants_of(place: int) -> Ints:
             if place not in known:
                 raise InvalidInput(f"run {self.id}: who came in round {place} is not in the store any more")
             return known[place]
 
-        return _Each(max(known, default=-1) + 1, came)
+        return _LazySequence(max(known, default=-1) + 1, participants_of)
 
     @cached_property
     def per_client(self) -> tuple[Ints, Float] | None:

@@ -31,7 +31,7 @@ _logger = getLogger("fedstale")
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class EvaluationMetrics:
     """How good a model is: metrics such as accuracy and loss, and the accuracy of every client (or None)."""
 
     metrics: Metrics
@@ -51,10 +51,10 @@ class Trainer(Protocol):
     def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> NDArray[Any]:
         """Δ_i = w_t − w_i of the clients, shape (|S|, d), trained as `local` says."""
 
-    def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
+    def steps_and_lr(self, clients: Ints, round: int) -> tuple[Float, float]:
         """Numbers of local steps K_i of the clients, shape (|S|,), and η_c."""
 
-    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+    def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """How good the model is over all clients' test data."""
 
 
@@ -70,7 +70,7 @@ class Callback:
     def on_end(self, simulation: Simulation, reason: str) -> None:
         """After the last round: "finished", "stopped", "diverged", "interrupted" or "failed"."""
 
-    def standing(self) -> str:
+    def resume_hint(self) -> str:
         """From where the run can be gone on with: told when a file's trouble ends it."""
         return ""
 
@@ -106,9 +106,9 @@ class Simulation:
     leave_out
         Whether a client whose update cannot be used (NaN, infinite, too large) is left out of the round; otherwise
         the run has diverged.
-    saved
+    resume_from
         A state to go on from.
-    keep
+    keep_records
         Whether `records` keeps the rounds in RAM, under 200 bytes each; not needed where a store has them.
     """
 
@@ -124,27 +124,27 @@ class Simulation:
     per_client: bool = False
     memory_error: bool = False
     leave_out: bool = False
-    saved: InitVar[State | None] = None
+    resume_from: InitVar[State | None] = None
     callbacks: Sequence[Callback] = ()
-    keep: bool = True
+    keep_records: bool = True
     records: History = field(default_factory=History)
     stop: bool = False
     """A callback may set this to end the run after the present round."""
     state: State = field(init=False)
-    whole: bool = field(default=True, init=False)
+    between_rounds: bool = field(default=True, init=False)
     """Whether the state is that of a whole round: not while one is under way, nor after one that was cut short."""
     estimated: Float | None = field(default=None, init=False)
     """The p̂ of all clients that the last evaluated round used, shape (N,)."""
 
-    def __post_init__(self, saved: State | None) -> None:
+    def __post_init__(self, resume_from: State | None) -> None:
         positive_int("rounds", self.rounds)
         positive_int("evaluate_every", self.evaluate_every)
         if self.memory_error and (not self.rule.memory or self.rule.name.startswith("afa-cs")):
             raise fail("memory_error", True, f"{self.rule.name} remembers no updates Δ_i")
         if self.memory_error and not hasattr(self.trainer, "gradients"):
             raise fail("memory_error", True, "needs a trainer with gradients(model): ∇F_i of all clients, shape (N, d)")
-        if saved is not None:
-            self.state = saved
+        if resume_from is not None:
+            self.state = resume_from
             return
         self.state = self.rule.init(self.federation, memory=self.memory, model=self.trainer.initial())
         self.state.estimator = self.estimator.init(self.federation.num_clients)
@@ -166,7 +166,7 @@ class Simulation:
         state, t, started = self.state, self.state.round, time.perf_counter()
         if state.estimator is None:
             raise RuntimeError("a simulation's state always carries its estimator")
-        if not self.whole:
+        if not self.between_rounds:
             raise RuntimeError("a round of this simulation was cut short: go on from its last checkpoint")
         clients = self._participants(t)
         p = self.estimator.probabilities(state.estimator, clients)
@@ -181,11 +181,11 @@ class Simulation:
             self.estimated = self.estimator.probabilities(state.estimator, np.arange(self.federation.num_clients))
             metrics["p_error"] = p_error(self.participation, t, self.estimated)
         before = np.array(self.model) if evaluated and self.memory_error else None
-        self.whole = False
+        self.between_rounds = False
         try:
             delta = self.rule.step(state, round)
         except Exception:
-            self.whole = state.round == t  # a rule refuses a round before it changes anything
+            self.between_rounds = state.round == t  # a rule refuses a round before it changes anything
             raise
         self.estimator.observe(state.estimator, clients, t)
         metrics["update_norm"] = float(np.linalg.norm(delta))
@@ -203,9 +203,9 @@ class Simulation:
             metrics["memory_error"] = self._memory_error(t, before)
         metrics["seconds"] = time.perf_counter() - started
         record = Record(t, metrics, clients, per_client)
-        if self.keep:
+        if self.keep_records:
             self.records.add(record)
-        self.whole = True
+        self.between_rounds = True
         return record
 
     def _participants(self, t: int) -> Ints:
@@ -222,7 +222,7 @@ class Simulation:
         if again is not None:
             updates = np.array(updates)  # an engine may use its array again
             second = self.trainer.updates(self.model, clients, t, again)
-        steps, lr = self.trainer.pace(clients, t)
+        steps, lr = self.trainer.steps_and_lr(clients, t)
         return Round(t, clients, updates, probabilities=p, steps=steps, lr=lr, again=second)
 
     def _screened(self, round: Round) -> Round:
@@ -244,7 +244,7 @@ class Simulation:
     def _memory_error(self, t: int, model: NDArray[Any]) -> float:
         """H^(t+1) = Σ α_i ‖∇F_i(w_t) − h_i/(η_c K)‖² with the memory after round t (Eq. `hist_deviation`)."""
         everyone = np.arange(self.federation.num_clients)
-        steps, lr = self.trainer.pace(everyone, t)
+        steps, lr = self.trainer.steps_and_lr(everyone, t)
         gradients: Float = self.trainer.gradients(model)  # type: ignore[attr-defined]  # looked for at the start
         away = gradients - self.state.memory.rows(everyone) / (lr * steps[:, None])
         return float(self.federation.alpha() @ np.sum(away**2, axis=1))
@@ -258,12 +258,12 @@ class Simulation:
         """
         last = self.rounds if until is None else min(until, self.rounds)
         reason = "finished"
-        with postponed("round") as interrupt, self._explaining():
-            self._tell(lambda callback: callback.on_start(self))
+        with postponed("round") as interrupt, self._adding_resume_hints():
+            self._notify(lambda callback: callback.on_start(self))
             try:
                 while self.state.round < last and not self.stop and not interrupt.asked:
                     record = self.step()
-                    self._tell(lambda callback, record=record: callback.on_round(self, record))  # type: ignore[misc]
+                    self._notify(lambda callback, record=record: callback.on_round(self, record))  # type: ignore[misc]
                 reason = "stopped" if self.stop else "finished" if self.state.round >= last else "interrupted"
             except NonFinite:
                 reason = "diverged"
@@ -274,21 +274,21 @@ class Simulation:
                 reason = "failed"
                 raise
             finally:
-                self._tell(lambda callback: callback.on_end(self, reason))
+                self._notify(lambda callback: callback.on_end(self, reason))
         if reason == "interrupted":
             raise KeyboardInterrupt
         return reason
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _adding_resume_hints(self) -> Iterator[None]:
         try:
             yield
         except FileTrouble as error:
-            for told in filter(None, (callback.standing() for callback in self.callbacks)):
-                error.add_note(told)
+            for hint in filter(None, (callback.resume_hint() for callback in self.callbacks)):
+                error.add_note(hint)
             raise
 
-    def _tell(self, hook: Callable[[Callback], None]) -> None:
+    def _notify(self, hook: Callable[[Callback], None]) -> None:
         for callback in self.callbacks:
             hook(callback)
 

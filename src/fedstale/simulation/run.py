@@ -20,10 +20,10 @@ from ..spreadsheet import CsvWriter
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
-from .history import Rounds, Stored
+from .history import Rounds, StoredHistory
 from .loop import Callback, Simulation
 from .settings import Settings, make_settings
-from .stored import begin, go_on, stand_ins
+from .stored import begin_run, continue_run, objects_to_pass
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -159,7 +159,7 @@ def simulate(
     settings = make_settings(**named)
     given = {name: named.get(name) for name in settings.unwritten}
     if store is None:
-        simulation = build(settings, callbacks=callbacks, progress=False, **stand_ins(settings, **given))
+        simulation = build(settings, callbacks=callbacks, progress=False, **objects_to_pass(settings, **given))
         return result(simulation, simulation.run(), settings.label)
     return _stored(settings, given, store, callbacks)
 
@@ -173,8 +173,8 @@ def _stored(
         with Store.open(Path(store)) as opened:
             return _stored(settings, given, opened, callbacks)
     with postponed("round"):
-        kept, simulation = begin(store, settings, callbacks=callbacks, **given)
-        return result(simulation, simulation.run(), settings.label, Stored(store.folder, kept.id))
+        stored_run, simulation = begin_run(store, settings, callbacks=callbacks, **given)
+        return result(simulation, simulation.run(), settings.label, StoredHistory(store.folder, stored_run.id))
 
 
 def resume(
@@ -223,5 +223,10 @@ def resume(
         with Store.open(None if store is None else Path(store), create=False) as opened:
             return resume(run, store=opened, **given)
     with postponed("round"):
-        kept, simulation = go_on(store, run, **given)
-        return result(simulation, simulation.run(), kept.info().name or kept.id, Stored(store.folder, kept.id))
+        stored_run, simulation = continue_run(store, run, **given)
+        return result(
+            simulation,
+            simulation.run(),
+            stored_run.info().name or stored_run.id,
+            StoredHistory(store.folder, stored_run.id),
+        )

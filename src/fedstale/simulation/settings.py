@@ -96,7 +96,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _written(cls, given: Any) -> Any:
-        return written(given) if isinstance(given, dict) else given
+        return shortest_form(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -160,7 +160,7 @@ class Settings(BaseModel):
         return self.model_dump(mode="json")
 
 
-def written(given: dict[str, Any]) -> dict[str, Any]:
+def shortest_form(given: dict[str, Any]) -> dict[str, Any]:
     """Write the objects among the settings, and configs of objects, in the shortest form that says all of them."""
     found = dict(given)
     for name, (fits, wanted, write) in _OBJECTS.items():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..tasks.quadratic import Quadratic
 
 
-def stand_ins(
+def objects_to_pass(
     settings: Settings,
     *,
     task: Task | Quadratic | None = None,
@@ -76,9 +76,9 @@ def _participation(settings: Settings, given: who.Process | who.Participation) -
     return both
 
 
-def prepare(
+def prepare_run(
     store: Store,
-    kept: Run,
+    run: Run,
     settings: Settings,
     *,
     resumed: bool = False,
@@ -92,7 +92,7 @@ def prepare(
 
     Parameters
     ----------
-    store, kept
+    store, run
         The store, and the run in it, open for writing.
     settings
         The run's settings.
@@ -109,67 +109,67 @@ def prepare(
     **given
         The objects that stand in for what the settings name: see `stand_ins`.
     """
-    continues = resumed and (kept.checkpoint / "state.safetensors").exists()
+    continues = resumed and (run.checkpoint / "state.safetensors").exists()
     try:
         if from_checkpoint and not continues:
-            raise InvalidInput(f"run {kept.id} has no checkpoint in {kept.checkpoint} to go on from")
-        mine = [StoreRun(kept, checkpoint_every), *callbacks]
+            raise InvalidInput(f"run {run.id} has no checkpoint in {run.checkpoint} to go on from")
+        mine = [StoreRun(run, checkpoint_every), *callbacks]
         if not continues:
-            _clear(kept.folder / "memory")
-        objects = stand_ins(settings, **given)
+            _clear(run.folder / "memory")
+        objects = objects_to_pass(settings, **given)
         with postponed("round") as interrupt, interrupt.heard():  # fetching data may take long, and nothing is begun
             simulation = build(
                 settings,
                 callbacks=mine,
-                folder=kept.folder,
+                folder=run.folder,
                 resume=continues,
                 progress=progress,
-                keep=False,
+                keep_records=False,
                 **objects,
             )
         try:
-            kept.truncate(simulation.state.round - 1)
-            _agree(kept, simulation.state.round, from_checkpoint)
+            run.truncate(simulation.state.round - 1)
+            _agree(run, simulation.state.round, from_checkpoint)
         except BaseException:
             simulation.state.close()
             raise
     except BaseException:
-        kept.release()
+        run.release()
         if not resumed:
-            store.delete(kept.id)
+            store.delete(run.id)
         raise
     return simulation
 
 
-def begin(store: Store, settings: Settings, *, name: str | None = None, **options: Any) -> tuple[Run, Simulation]:
+def begin_run(store: Store, settings: Settings, *, name: str | None = None, **options: Any) -> tuple[Run, Simulation]:
     """Begin a run in the store; the options are those of `prepare`."""
-    kept = store.start(settings.record(), name=name or settings.label, rounds_total=settings.total_rounds)
-    return kept, prepare(store, kept, settings, **options)
+    run = store.start(settings.record(), name=name or settings.label, rounds_total=settings.total_rounds)
+    return run, prepare_run(store, run, settings, **options)
 
 
-def go_on(store: Store, which: str, **options: Any) -> tuple[Run, Simulation]:
+def continue_run(store: Store, which: str, **options: Any) -> tuple[Run, Simulation]:
     """Open a run that was interrupted, at its last checkpoint; the options are those of `prepare`."""
     info = store.run(which).info()
     settings = make_settings(**info.config)
     given = {name: options.get(name) for name in ("task", "rule", "participation", "probabilities")}
-    stand_ins(settings, **given)  # before anything is opened for writing
-    kept = store.resume(info.id)
-    return kept, prepare(store, kept, settings, resumed=True, **options)
+    objects_to_pass(settings, **given)  # before anything is opened for writing
+    run = store.resume(info.id)
+    return run, prepare_run(store, run, settings, resumed=True, **options)
 
 
-def _agree(kept: Run, round: int, from_checkpoint: bool) -> None:
+def _agree(run: Run, round: int, from_checkpoint: bool) -> None:
     """Refuse a store that is behind the checkpoint, unless told to: metrics are written first, so it is older."""
-    found = kept.info().rounds_done
+    found = run.info().rounds_done
     if found == round:
         return
     if not from_checkpoint:
         raise InvalidInput(
-            f"run {kept.id}: its checkpoint {kept.checkpoint} was made after round {round}, the store has {found} "
+            f"run {run.id}: its checkpoint {run.checkpoint} was made after round {round}, the store has {found} "
             "rounds: one of them is an older copy; restore the other, or go on without the metrics that the store has "
-            f"lost: fedstale resume {kept.id} --from-checkpoint"
+            f"lost: fedstale resume {run.id} --from-checkpoint"
         )
     lost = f"round {round} has" if found + 1 == round else f"rounds {found + 1} to {round} have"
-    warnings.warn(f"run {kept.id}: {lost} no metrics, the store has lost them", LostRounds, stacklevel=2)
+    warnings.warn(f"run {run.id}: {lost} no metrics, the store has lost them", LostRounds, stacklevel=2)
 
 
 class LostRounds(UserWarning):

@@ -14,7 +14,7 @@ from ..randomness import generator
 from ..rules import Local
 from ..tasks.quadratic import Quadratic
 from .facts import model_quality
-from .loop import Evaluation
+from .loop import EvaluationMetrics
 
 if TYPE_CHECKING:
     from ..tasks import Task
@@ -44,11 +44,11 @@ class EngineTrainer:
         start = model if extra.start is None else extra.start
         if not extra.gradient:
             return self.engine.updates(start, clients, round, linear=extra.linear, prox=extra.prox)
-        batch = merged(self.engine.batches(clients, round))
+        batch = single_batch(self.engine.batches(clients, round))
         rate = self.engine.setup.training.rate(round)
         return self.engine.train(start, batch, rate, linear=extra.linear, prox=extra.prox)
 
-    def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
+    def steps_and_lr(self, clients: Ints, round: int) -> tuple[Float, float]:
         """K_i and η_c."""
         training = self.engine.setup.training
         if training.epochs is None:
@@ -73,11 +73,11 @@ class EngineTrainer:
         losses = self.engine.losses
         return None if losses is None or not len(losses) else float(np.mean(losses))
 
-    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+    def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """Accuracy and loss weighted by test size, overall and per group, and the shares of swapped labels."""
         seen = self.engine.evaluate(model)
         metrics = model_quality(seen.accuracy, seen.loss, seen.group_accuracies(), self.task.swapped)
-        return Evaluation(metrics, seen.client_accuracies)
+        return EvaluationMetrics(metrics, seen.client_accuracies)
 
 
 @dataclass
@@ -116,7 +116,7 @@ class QuadraticTrainer:
             return train(start, slice(None))
         return np.concatenate([train(own, slice(k, k + 1)) for k, own in enumerate(start)])
 
-    def pace(self, clients: Ints, round: int) -> tuple[Float, float]:
+    def steps_and_lr(self, clients: Ints, round: int) -> tuple[Float, float]:
         """K and η_c."""
         return np.full(len(clients), float(self.local_steps)), self.lr
 
@@ -125,12 +125,12 @@ class QuadraticTrainer:
         everyone = np.arange(self.problem.num_clients)
         return self.problem.local_updates(np.asarray(model, dtype=np.float64), everyone, 1, 1.0)
 
-    def evaluate(self, model: NDArray[Any]) -> Evaluation:
+    def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """How far the loss is above its minimum."""
-        return Evaluation({"excess_loss": float(self.problem.excess(model))})
+        return EvaluationMetrics({"excess_loss": float(self.problem.excess(model))})
 
 
-def merged(batches: Batches) -> Batches:
+def single_batch(batches: Batches) -> Batches:
     """All samples of a client's round as one batch: one step on it is a gradient at the model it starts from."""
     from ..training.batches import Batches
 

@@ -158,14 +158,14 @@ def _unpacked(data: bytes, most: int) -> bytes:
     return raw
 
 
-def sealed(data: bytes, *place: int | str) -> bytes:
+def with_checksum(data: bytes, *block_key: int | str) -> bytes:
     """A blob with the checksum of itself and of its place (run, kind, name, first round) behind it."""
-    return data + checksum(json.dumps(place).encode() + data).to_bytes(4, "little")
+    return data + checksum(json.dumps(block_key).encode() + data).to_bytes(4, "little")
 
 
-def opened(data: bytes, *place: int | str) -> bytes:
+def without_checksum(data: bytes, *block_key: int | str) -> bytes:
     """The blob without its seal; raises ValueError when that does not match."""
-    if sealed(data[:-4], *place) != data:
+    if with_checksum(data[:-4], *block_key) != data:
         raise ValueError("a checksum does not match")
     return data[:-4]
 
@@ -181,14 +181,14 @@ def join(kind: Kind, parts: list[Series]) -> Series:
     )
 
 
-def summed(series: Series) -> Series:
+def undo_differences(series: Series) -> Series:
     """Turn the differences within each round back into what they are the differences of."""
     totals = np.concatenate([[0], np.cumsum(series.values, dtype=np.int64)])
     before = totals[np.cumsum(series.counts) - series.counts]
     return Series(series.rounds, series.counts, totals[1:] - np.repeat(before, series.counts))
 
 
-def matrix(series: Series) -> Float:
+def to_matrix(series: Series) -> Float:
     """One row per round; rounds with fewer numbers than the widest end in NaN."""
     result = np.full((len(series.rounds), int(series.counts.max(initial=0))), np.nan)
     result[np.arange(result.shape[1]) < series.counts[:, None]] = series.values

@@ -34,11 +34,11 @@ def digest(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def settings(config: Config) -> Iterator[tuple[str, float | str]]:
+def config_leaves(config: Config) -> Iterator[tuple[str, float | str]]:
     """Yield (dotted key, value) of every leaf, values as `comparable` has them."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
-            yield from ((f"{key}.{inner}", leaf) for inner, leaf in settings(value))
+            yield from ((f"{key}.{inner}", leaf) for inner, leaf in config_leaves(value))
         else:
             yield key, comparable(value)
 
@@ -51,23 +51,23 @@ def comparable(value: Any) -> float | str:
     return json.dumps(_canonical(value), sort_keys=True)
 
 
-def _plain(place: str, value: Any) -> Any:
+def _plain(location: str, value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) or not key.isprintable():
-                raise fail(f"{place} key", key, "must be printable text")
-        return {key: _plain(f"{place}.{key}", inner) for key, inner in value.items()}
+                raise fail(f"{location} key", key, "must be printable text")
+        return {key: _plain(f"{location}.{key}", inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(f"{place}[{k}]", inner) for k, inner in enumerate(value)]
+        return [_plain(f"{location}[{k}]", inner) for k, inner in enumerate(value)]
     if isinstance(value, PurePath):
         return str(value)
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float) and np.isfinite(value):
         return value
-    raise fail(place, value, "must be a string, finite number, bool, None, list or dict of these")
+    raise fail(location, value, "must be a string, finite number, bool, None, list or dict of these")
 
 
 def _canonical(value: Any) -> Any:

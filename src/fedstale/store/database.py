@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._version import __version__
-from ..durable import fate, identity
+from ..durable import identity, what_became_of
 from .errors import StoreError, damaged, database_errors, kind_of
 from .info import checksum
 
@@ -32,7 +32,7 @@ READING = 30.0
 """Seconds that who only looks waits."""
 _SLICE = 1.0  # seconds that SQLite waits by itself
 _SILENT = 2.0  # seconds that are not worth a word: other runs write, too
-_LOOKED_THROUGH = 1 << 27
+_CHECKED_ON_OPENING = 1 << 27
 """Bytes up to which a file is looked through when it is opened: about seven seconds a gigabyte."""
 _VALUE = 1 << 28
 """Bytes of the largest text or blob: the numbers of `MOST_CLIENTS` clients, whatever they compress to, are less."""
@@ -100,7 +100,7 @@ class Database:
         self._patience = patience
         self.mutex = threading.RLock()
         self._process = os.getpid()
-        self._frozen = False
+        self._immutable = False
         self._waited_long = False
         self._gone: StoreError | None = None
         self._connection: sqlite3.Connection | None = None
@@ -116,8 +116,8 @@ class Database:
                 self._connection = self._connect("ro" if read_only else "rwc" if create else "rw")
                 self._identity = identity(file)
                 self._check_schema()
-                if file.stat().st_size <= _LOOKED_THROUGH:
-                    self.look_through()
+                if file.stat().st_size <= _CHECKED_ON_OPENING:
+                    self.check_integrity()
         except BaseException:
             self.close()
             raise
@@ -134,13 +134,15 @@ class Database:
             SQLite keeps anything in any column, and a damaged or foreign file may hold it.
         """
         with self.mutex, database_errors(self.file):
-            self._live()
-            if self._frozen:  # it may have changed behind the back of a connection that takes it for constant
+            self._usable_connection()
+            if self._immutable:  # it may have changed behind the back of a connection that takes it for constant
                 self.close()
                 self._connection = self._connect("ro")
-            return self._patiently(lambda: self.typed(self._live().execute(query, values), kinds))
+            return self._waiting_for_lock(
+                lambda: self.checked_rows(self._usable_connection().execute(query, values), kinds)
+            )
 
-    def typed(self, rows: Iterable[tuple[Any, ...]], kinds: str) -> list[tuple[Any, ...]]:
+    def checked_rows(self, rows: Iterable[tuple[Any, ...]], kinds: str) -> list[tuple[Any, ...]]:
         """Return the rows of an answer, or say that a value is not of its kind (see `read`)."""
         found = list(rows)
         allowed = [(_KINDS[letter.lower()], letter.isupper()) for letter in kinds]
@@ -156,9 +158,9 @@ class Database:
         if self.read_only:
             raise StoreError(f"store {self.file} was opened for reading only")
         with self.mutex, database_errors(self.file):
-            connection = self._live()
+            connection = self._usable_connection()
             self._still_there()
-            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            self._waiting_for_lock(lambda: connection.execute("BEGIN IMMEDIATE"))
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -168,7 +170,7 @@ class Database:
                 raise
             self._still_there()
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
+    def _waiting_for_lock(self, attempt: Callable[[], T]) -> T:
         """Do what another process may keep from being done by a lock: wait, say so, and give up in the end.
 
         Who has waited in vain does not wait again until something worked: a run that ends has several things to write.
@@ -197,22 +199,22 @@ class Database:
 
     def _still_there(self) -> None:
         """Refuse to write into a file that has lost its name, and save what it held."""
-        what = None if self._gone else fate(self.file, self._identity)
+        what = None if self._gone else what_became_of(self.file, self._identity)
         if what is not None:
             copy = self.file.with_name(f"{self.file.name}.saved-{os.getpid()}")
             held = f"what it held is in {copy}: mv {copy} {self.file}, and resume"
             try:
-                self._live().execute("VACUUM INTO ?", (str(copy),))
+                self._usable_connection().execute("VACUUM INTO ?", (str(copy),))
             except sqlite3.Error:
                 held = "what it held is lost with it"
             self._gone = StoreError(f"store {self.file} was {what} while this process was writing it; {held}")
         if self._gone:
             raise self._gone
 
-    def look_through(self) -> None:
+    def check_integrity(self) -> None:
         """Compare every page and every index with the others: a run that a damaged page hides would not be missed."""
         with self.mutex, database_errors(self.file):
-            (found,) = self._live().execute("PRAGMA integrity_check(1)").fetchone()
+            (found,) = self._usable_connection().execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise damaged(self.file, " ".join(str(found).split()))
 
@@ -220,7 +222,7 @@ class Database:
         """Give the space of deleted rows back to the disk."""
         with self.mutex, database_errors(self.file):
             # It frees a page per step, and only a script is stepped to its end.
-            self._patiently(lambda: self._live().executescript("PRAGMA incremental_vacuum"))
+            self._waiting_for_lock(lambda: self._usable_connection().executescript("PRAGMA incremental_vacuum"))
 
     def close(self) -> None:
         """Let go of the file."""
@@ -228,7 +230,7 @@ class Database:
             self._connection.close()
             self._connection = None
 
-    def _live(self) -> sqlite3.Connection:
+    def _usable_connection(self) -> sqlite3.Connection:
         if self._connection is None:
             raise StoreError(f"store {self.file} is closed")
         if os.getpid() != self._process:
@@ -236,12 +238,12 @@ class Database:
         return self._connection
 
     def _connect(self, mode: str) -> sqlite3.Connection:
-        connection = self._link(f"mode={mode}")
-        self._frozen = False
+        connection = self._open_connection(f"mode={mode}")
+        self._immutable = False
         try:
-            self._patiently(lambda: connection.execute("SELECT count(*) FROM sqlite_master").fetchone())
+            self._waiting_for_lock(lambda: connection.execute("SELECT count(*) FROM sqlite_master").fetchone())
             if mode != "ro":
-                self._settle(connection)
+                self._set_pragmas(connection)
         except sqlite3.OperationalError as error:
             connection.close()
             journal = self.file.with_name(self.file.name + "-wal")
@@ -249,32 +251,32 @@ class Database:
             if mode != "ro" or busy or (journal.exists() and journal.stat().st_size):
                 raise
             # SQLite wants to write beside a file in WAL mode even to read it, unless it is told that nobody writes.
-            connection = self._link("mode=ro&immutable=1")
-            self._frozen = True
+            connection = self._open_connection("mode=ro&immutable=1")
+            self._immutable = True
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _link(self, options: str) -> sqlite3.Connection:
+    def _open_connection(self, options: str) -> sqlite3.Connection:
         uri = f"{self.file.absolute().as_uri()}?{options}"
-        link = sqlite3.connect(
+        connection = sqlite3.connect(
             uri, uri=True, timeout=min(self._patience, _SLICE), isolation_level=None, check_same_thread=False
         )
-        link.execute("PRAGMA trusted_schema = OFF")  # what a file brings along runs no function of ours
-        link.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE)
-        link.create_function("checksum_of", -1, checksum, deterministic=True)
-        return link
+        connection.execute("PRAGMA trusted_schema = OFF")  # what a file brings along runs no function of ours
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE)
+        connection.create_function("checksum_of", -1, checksum, deterministic=True)
+        return connection
 
-    def _settle(self, connection: sqlite3.Connection) -> None:
+    def _set_pragmas(self, connection: sqlite3.Connection) -> None:
         for what in ("auto_vacuum = INCREMENTAL", "synchronous = FULL", "journal_mode = WAL"):
             # Each may meet the lock of a process that makes the same store at the same time.
-            self._patiently(lambda what=what: connection.execute(f"PRAGMA {what}").fetchall())  # type: ignore[misc]
+            self._waiting_for_lock(lambda what=what: connection.execute(f"PRAGMA {what}").fetchall())  # type: ignore[misc]
 
     def _check_schema(self) -> None:
         """Make the tables of a new file; refuse a file whose tables are not exactly those."""
-        link = self._live()
-        found = self._schema(link)
+        connection = self._usable_connection()
+        found = self._schema(connection)
         if not found and not self.read_only:
             with self.write() as connection:
                 found = self._schema(connection)  # another process may have been quicker
@@ -283,12 +285,12 @@ class Database:
                     connection.execute("INSERT INTO version VALUES (?, ?)", (_FORMAT, __version__))
                     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                     return
-        if link.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
             raise StoreError(f"{self.file} is not a store of fedstale: choose another folder")
         plain = {name for kind, name, _, _ in found if kind == "table"}
         if "version" not in plain:  # a view of that name may be a query without an end
             raise damaged(self.file, "a table is missing")
-        versions = self.typed(link.execute("SELECT format, written_by FROM version LIMIT 2"), "it")
+        versions = self.checked_rows(connection.execute("SELECT format, written_by FROM version LIMIT 2"), "it")
         if len(versions) != 1:
             raise damaged(self.file, "its version is missing")
         ((version, written_by),) = versions
@@ -304,7 +306,7 @@ class Database:
 
     def _schema(self, connection: sqlite3.Connection) -> frozenset[tuple[str, ...]]:
         rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100")
-        return frozenset(self.typed(rows, "tttT"))
+        return frozenset(self.checked_rows(rows, "tttT"))
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..durable import replacing
 from ..spreadsheet import CsvWriter
-from .config import settings
+from .config import config_leaves
 from .errors import StoreError
 from .info import RunInfo
 
@@ -45,7 +45,7 @@ def write_parquet(store: Store, target: str | Path, runs: Iterable[str | RunInfo
     except ImportError:
         raise StoreError('Parquet needs pyarrow: pip install "fedstale[parquet]"') from None
     table = _Table(store, runs)
-    numeric = [all(not isinstance(row[k], str) for row in table.settings) for k in range(len(table.keys))]
+    numeric = [all(not isinstance(row[k], str) for row in table.config_rows) for k in range(len(table.keys))]
     kinds = [pa.string()] * 4 + [pa.int64()] + [pa.float64() if number else pa.string() for number in numeric]
     kinds += [pa.int64()] + [pa.float64()] * len(table.metrics)
     schema = pa.schema(list(zip(table.header, kinds, strict=True)))
@@ -72,12 +72,12 @@ class _Table:
 
     def __init__(self, store: Store, runs: Iterable[str | RunInfo] | None) -> None:
         self._store = store
-        chosen = store.runs() if runs is None else runs
-        self._infos = [store.run(run).info() if isinstance(run, str) else run for run in chosen]
-        leaves = [dict(settings(info.config)) for info in self._infos]
+        settings_row = store.runs() if runs is None else runs
+        self._infos = [store.run(run).info() if isinstance(run, str) else run for run in settings_row]
+        leaves = [dict(config_leaves(info.config)) for info in self._infos]
         keys = sorted({key for leaf in leaves for key in leaf})
         self.keys = [key for key in keys if len({leaf.get(key) for leaf in leaves}) > 1]
-        self.settings = [[_value(leaf.get(key)) for key in self.keys] for leaf in leaves]
+        self.config_rows = [[_value(leaf.get(key)) for key in self.keys] for leaf in leaves]
         self.metrics = sorted({name for info in self._infos for name in info.summary})
         self.header = [
             "run",
@@ -92,7 +92,7 @@ class _Table:
 
     def parts(self) -> Iterator[tuple[list[Any], NDArray[np.int64], list[tuple[NDArray[Any], NDArray[np.bool_]]]]]:
         """Yield for each run its constant columns, its rounds, and each metric with the mask of what is missing."""
-        for info, chosen in zip(self._infos, self.settings, strict=True):
+        for info, settings_row in zip(self._infos, self.config_rows, strict=True):
             rounds, found = self._store.run(info.id).columns()
             columns = []
             for name in self.metrics:
@@ -101,7 +101,7 @@ class _Table:
                     places = np.searchsorted(rounds, found[name].rounds)
                     values[places], missing[places] = found[name].values, False
                 columns.append((values, missing))
-            yield [info.id, info.name, info.sweep, info.status, info.diverged_in, *chosen], rounds, columns
+            yield [info.id, info.name, info.sweep, info.status, info.diverged_in, *settings_row], rounds, columns
 
 
 def _lines(table: _Table, file: IO[str]) -> None:

@@ -118,7 +118,7 @@ def read_info(root: Path, row: tuple[Any, ...]) -> RunInfo:
         raise damaged(file, f"the times of run {id} make no sense")
     if (status == "diverged") != (diverged_in is not None):
         raise damaged(file, f"how run {id} ended makes no sense")
-    if status == "running" and not durable.held(lock_file(folder)):
+    if status == "running" and not durable.is_locked(lock_file(folder)):
         status = "interrupted"
     try:
         config, summary = json.loads(config), json.loads(summary)

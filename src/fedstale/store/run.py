@@ -15,7 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..checks import MOST_CLIENTS, Float, choose, fail, positive_int, unknown
 from ..durable import Lock
-from .blocks import Ints, Kind, Series, decode, encode, join, matrix, opened, sealed, summed
+from .blocks import (
+    Ints,
+    Kind,
+    Series,
+    decode,
+    encode,
+    join,
+    to_matrix,
+    undo_differences,
+    with_checksum,
+    without_checksum,
+)
 from .errors import StoreError, damaged
 from .info import CHECKSUM, COLUMNS, KINDS, RunInfo, read_info, run_folder
 from .recorder import Number, Recorder, Row
@@ -114,14 +125,14 @@ class Run:
         with self._store.database.write() as connection:
             connection.execute("DELETE FROM block WHERE run = ? AND first > ?", (self._key, after_round))
             query = "SELECT kind, name, max(first), data FROM block WHERE run = ? GROUP BY kind, name"
-            for number, name, first, data in self._store.database.typed(
+            for number, name, first, data in self._store.database.checked_rows(
                 connection.execute(query, (self._key,)), "itib"
             ):
                 kind, series = self._decode(number, name, first, data)
                 if series.rounds[-1] > after_round:
                     series = series.until(after_round)
-                    place = self._key, number, name, first
-                    connection.execute(_WRITE, (*place, sealed(encode(kind, series), *place)))
+                    block_key = self._key, number, name, first
+                    connection.execute(_WRITE, (*block_key, with_checksum(encode(kind, series), *block_key)))
                 if kind is Kind.METRIC:
                     summary[name] = float(series.values[-1])
                 last = max(last, int(series.rounds[-1]))
@@ -188,9 +199,11 @@ class Run:
 
     def save(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
         """Write rows of `unsaved` and how the run stands."""
-        places = [(self._key, kind, name, first) for kind, name, first, _ in rows]
-        sealed_rows = [(*place, sealed(row[-1], *place)) for place, row in zip(places, rows, strict=True)]
-        connection.executemany(_WRITE, sealed_rows)
+        block_keys = [(self._key, kind, name, first) for kind, name, first, _ in rows]
+        checksummed_rows = [
+            (*block_key, with_checksum(row[-1], *block_key)) for block_key, row in zip(block_keys, rows, strict=True)
+        ]
+        connection.executemany(_WRITE, checksummed_rows)
         self._save(connection, self._recorder.last, self._recorder.summary)
 
     def saved(self) -> None:
@@ -248,7 +261,7 @@ class Run:
     def participants(self) -> dict[int, Ints]:
         """Who took part, by round; only rounds whose participants were recorded."""
         gaps = self._one(Kind.PARTICIPANTS, "")
-        series = summed(gaps)
+        series = undo_differences(gaps)
         if (gaps.values < 0).any() or series.values.max(initial=0) >= MOST_CLIENTS:
             raise self._damaged("a participant is none")
         return dict(zip(series.rounds.tolist(), series.split(), strict=True))
@@ -259,7 +272,7 @@ class Run:
         if not len(series.rounds):
             raise unknown("client metric", name, self.client_metric_names())
         self._bound(8 * len(series.rounds) * int(series.counts.max(initial=0)))
-        return series.rounds, matrix(series)
+        return series.rounds, to_matrix(series)
 
     def client_metric_names(self) -> list[str]:
         """The metrics per client that the run has."""
@@ -270,13 +283,13 @@ class Run:
 
     def _read(self, kinds: Iterable[Kind], names: list[str] | None) -> dict[tuple[Kind, str], Series]:
         # One query is one snapshot: a writer cannot make the columns of a run differ in length.
-        chosen = list(map(int, kinds))
-        query = f"SELECT kind, name, first, data FROM block WHERE run = ? AND kind IN ({_marks(chosen)})"  # noqa: S608
+        kind_numbers = list(map(int, kinds))
+        query = f"SELECT kind, name, first, data FROM block WHERE run = ? AND kind IN ({_marks(kind_numbers)})"  # noqa: S608
         if names is not None:
             query += f" AND name IN ({_marks(names)})"
         query += " UNION ALL SELECT -1, '', rounds_done, NULL FROM run WHERE key = ? ORDER BY kind, name, first"
-        self._settle()
-        values = (self._key, *chosen, *(names or ()), self._key)
+        self._flush_own_writes()
+        values = (self._key, *kind_numbers, *(names or ()), self._key)
         parts: dict[tuple[Kind, str], list[Series]] = {}
         done = 0
         size = 0
@@ -292,7 +305,7 @@ class Run:
             size += series.values.nbytes
             self._bound(size)
         found = {key: join(key[0], blocks) for key, blocks in parts.items()}
-        self._complete(found.get((Kind.ROUNDS, "")), done, Kind.ROUNDS in chosen)
+        self._complete(found.get((Kind.ROUNDS, "")), done, Kind.ROUNDS in kind_numbers)
         return found
 
     def _complete(self, rounds: Series | None, done: int, asked: bool) -> None:
@@ -302,18 +315,18 @@ class Run:
             raise damaged(self._store.database.file, what)
 
     def _names(self, kind: Kind) -> list[str]:
-        self._settle()
+        self._flush_own_writes()
         query = "SELECT DISTINCT name FROM block WHERE run = ? AND kind = ? ORDER BY name"
         return [name for (name,) in self._store.database.read(query, "t", (self._key, int(kind)))]
 
-    def _settle(self) -> None:
+    def _flush_own_writes(self) -> None:
         if self._recorder.unsaved:
             self.flush()
 
     def _decode(self, number: int, name: str, first: int, data: bytes) -> tuple[Kind, Series]:
         try:
             kind = Kind(number)
-            return kind, decode(kind, first, opened(data, self._key, number, name, first))
+            return kind, decode(kind, first, without_checksum(data, self._key, number, name, first))
         except ValueError as error:
             raise self._damaged(str(error)) from None
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 from ..checks import UnknownName, choose, fail, positive_int, unknown
 from ..durable import Lock, folder_errors
 from . import export, unfinished
-from .config import Config, comparable, digest, settings, to_json
+from .config import Config, comparable, config_leaves, digest, to_json
 from .database import PATIENCE, READING, Database
 from .errors import StoreError
 from .info import COLUMNS, KINDS, STATUSES, RunInfo, lock_file, read_info, run_folder
@@ -137,16 +137,16 @@ class Store:
                     "hash, config, summary) VALUES (?, ?, ?, 'running', '', ?, ?, 0, ?, ?, ?, '{}')",
                     (id, name, sweep, now, now, rounds_total, digest(plain), text),
                 ).lastrowid
-                leaves = {(leaf, value, key) for leaf, value in settings(plain)}
+                leaves = {(leaf, value, key) for leaf, value in config_leaves(plain)}
                 connection.executemany("INSERT INTO setting (key, value, run) VALUES (?, ?, ?)", leaves)
                 connection.execute(SEAL, (key,))
         except BaseException:
             with suppress(OSError):
                 unfinished.remove(run_folder(self.folder, id), lock)
-                unfinished.mark(self.folder, id).unlink(missing_ok=True)
+                unfinished.marker_file(self.folder, id).unlink(missing_ok=True)
             raise
         with suppress(OSError):  # it is only looked at once more
-            unfinished.mark(self.folder, id).unlink(missing_ok=True)
+            unfinished.marker_file(self.folder, id).unlink(missing_ok=True)
         return self._writer(key or 0, id, lock)
 
     def resume(self, which: str) -> Run:
@@ -154,7 +154,7 @@ class Store:
         key, id = self._find(which)
         lock = Lock(lock_file(run_folder(self.folder, id)), f"run {id}")
         try:
-            Run(self, key, id).info()  # a damaged line is not sealed anew
+            Run(self, key, id).info()  # a damaged line does not get a new checksum
             with self.database.write() as connection:
                 change = "UPDATE run SET status = 'running', message = '', diverged_in = NULL, "
                 change += "updated = max(updated, ?) WHERE key = ?"
@@ -183,14 +183,14 @@ class Store:
         """Remove a run with its files; refused while it is being written."""
         key, id = self._find(which)
         folder = run_folder(self.folder, id)
-        lock, mark = Lock(lock_file(folder), f"run {id}"), unfinished.mark(self.folder, id)
+        lock, mark = Lock(lock_file(folder), f"run {id}"), unfinished.marker_file(self.folder, id)
         try:
             with suppress(OSError):  # on a full disk, deleting is what helps
                 mark.touch()
             with self.database.write() as connection:
                 for (config,) in connection.execute("SELECT config FROM run WHERE key = ?", (key,)).fetchall():
                     try:
-                        leaves = [(leaf, value, key) for leaf, value in settings(json.loads(config))]
+                        leaves = [(leaf, value, key) for leaf, value in config_leaves(json.loads(config))]
                         connection.executemany("DELETE FROM setting WHERE key = ? AND value = ? AND run = ?", leaves)
                     except (
                         ValueError,
@@ -322,8 +322,8 @@ class Store:
                 stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
                 id = f"{stamp}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))}"
                 try:
-                    unfinished.mark(self.folder, id).parent.mkdir(parents=True, exist_ok=True)
-                    unfinished.mark(self.folder, id).touch()
+                    unfinished.marker_file(self.folder, id).parent.mkdir(parents=True, exist_ok=True)
+                    unfinished.marker_file(self.folder, id).touch()
                     run_folder(self.folder, id).mkdir()
                 except FileExistsError:
                     continue

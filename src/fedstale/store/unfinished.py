@@ -18,7 +18,7 @@ from .info import is_id, lock_file, run_folder
 _SUFFIX = ".unfinished"
 
 
-def mark(root: Path, id: str) -> Path:
+def marker_file(root: Path, id: str) -> Path:
     """The file that says so of a run."""
     folder = run_folder(root, id)
     return folder.with_name(folder.name + _SUFFIX)

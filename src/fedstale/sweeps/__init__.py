@@ -9,12 +9,12 @@ with Store.open("runs") as store:
     table = sweeps.results(store, grid.runs())
 """
 
-from .batches import Batch, plan, work
+from .batches import Batch, plan, run_batch
 from .executors import in_process, processes, ray
 from .grid import Grid, from_file, lr_grid
 from .outcome import Outcome
 from .results import Measured, results, write_csv
-from .sweep import Progress, missing, sweep
+from .sweep import SweepProgress, missing, sweep
 from .tuning import Cell, tuned
 from .widening import at_edges, widen
 
@@ -24,7 +24,7 @@ __all__ = [
     "Grid",
     "Measured",
     "Outcome",
-    "Progress",
+    "SweepProgress",
     "at_edges",
     "from_file",
     "in_process",
@@ -34,9 +34,9 @@ __all__ = [
     "processes",
     "ray",
     "results",
+    "run_batch",
     "sweep",
     "tuned",
     "widen",
-    "work",
     "write_csv",
 ]

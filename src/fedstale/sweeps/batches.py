@@ -72,7 +72,7 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
     return batches
 
 
-def work(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
+def run_batch(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
     """Do a batch; an error is the outcome of the run that had it, and of no other."""
     runs = [make_settings(**config) for config in configs]
     with one_thread():
@@ -85,11 +85,11 @@ def work(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
                     return Lockstep(runs, model).run()
                 except Exception:  # which of them it was is found out by running each alone
                     if len(runs) > 1:
-                        return [work([config], lockstep)[0] for config in configs]
-        return [alone(settings) for settings in runs]
+                        return [run_batch([config], lockstep)[0] for config in configs]
+        return [run_alone(settings) for settings in runs]
 
 
-def alone(settings: Settings) -> Outcome:
+def run_alone(settings: Settings) -> Outcome:
     """Do a single run with the round loop."""
     from ..simulation.build import build
 
@@ -97,7 +97,7 @@ def alone(settings: Settings) -> Outcome:
     try:
         with TemporaryDirectory(prefix="fedstale-") as folder:  # for memory="disk": rows that end with the run
             simulation = build(
-                settings, callbacks=[_Evaluated(outcome)], folder=Path(folder), progress=False, keep=False
+                settings, callbacks=[_Evaluated(outcome)], folder=Path(folder), progress=False, keep_records=False
             )
             try:
                 reason = simulation.run()

@@ -16,7 +16,7 @@ from multiprocessing import active_children, get_context
 from typing import Any
 
 from ..checks import InvalidInput, positive_int
-from .batches import Batch, work
+from .batches import Batch, run_batch
 from .outcome import Outcome
 
 Done = Iterator[tuple[Batch, list[Outcome]]]
@@ -26,7 +26,7 @@ Executor = Callable[[Sequence[Batch]], Done]
 def in_process(batches: Sequence[Batch]) -> Done:
     """Do one batch after the other, here."""
     for batch in batches:
-        yield batch, work(_configs(batch), batch.lockstep)
+        yield batch, run_batch(_configs(batch), batch.lockstep)
 
 
 def processes(workers: int | None = None) -> Executor:
@@ -73,7 +73,7 @@ def _pooled(pool: ProcessPoolExecutor, batches: Sequence[Batch], lost: list[Batc
     def more() -> None:
         for batch in rest:
             try:
-                open_[pool.submit(work, _configs(batch), batch.lockstep)] = batch
+                open_[pool.submit(run_batch, _configs(batch), batch.lockstep)] = batch
             except BrokenProcessPool:
                 lost.append(batch)
             if len(open_) >= limit:
@@ -114,7 +114,7 @@ def ray(address: str | None = None) -> Executor:
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InvalidInput(f"ray address {address!r}: {str(error).splitlines()[0]}") from None
         try:
-            remote = cluster.remote(num_cpus=1, max_retries=1)(work)
+            remote = cluster.remote(num_cpus=1, max_retries=1)(run_batch)
             limit = 2 * max(1, int(cluster.cluster_resources().get("CPU", 1)))
             yield from _clustered(cluster, remote, batches, limit)
         finally:

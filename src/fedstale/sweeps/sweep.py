@@ -21,7 +21,7 @@ from .outcome import Outcome
 
 
 @dataclass
-class Progress:
+class SweepProgress:
     """How a sweep stands.
 
     Attributes
@@ -59,8 +59,8 @@ def sweep(
     *,
     name: str,
     executor: Executor = in_process,
-    report: Callable[[Progress], None] = lambda progress: None,
-) -> Progress:
+    report: Callable[[SweepProgress], None] = lambda progress: None,
+) -> SweepProgress:
     """Run what is missing.
 
     Parameters
@@ -89,7 +89,7 @@ def sweep(
         batch.without(settings for settings in batch.runs if repr(settings) not in absent) for batch in plan(runs)
     ]
     batches = [batch for batch in batches if batch.runs]
-    progress = Progress(len(runs), len(runs) - len(left), work=sum(batch.work for batch in batches))
+    progress = SweepProgress(len(runs), len(runs) - len(left), work=sum(batch.work for batch in batches))
     report(progress)
     for batch, outcomes in executor(batches):
         with postponed("batch"):  # it is stored whole
@@ -99,7 +99,7 @@ def sweep(
     return progress
 
 
-def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progress: Progress) -> None:
+def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progress: SweepProgress) -> None:
     for settings, outcome in zip(batch.runs, outcomes, strict=True):
         config = settings.record()
         for old in ("failed", "interrupted"):

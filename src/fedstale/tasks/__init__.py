@@ -1,6 +1,6 @@
 """What is learned: data sets, partitions, the label swap of the paper (Section 5.1), models, and Figure 1's quadratics.
 
-`tasks.data`, `tasks.partition`, `tasks.swap` and `tasks.quadratic` need NumPy only; torch is loaded when a
+`tasks.data`, `tasks.partition`, `tasks.label_swap` and `tasks.quadratic` need NumPy only; torch is loaded when a
 `Task` or a model is first asked for, so that listing data sets or drawing Figure 1 does not wait for it.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import data, partition, swap
+from . import data, label_swap, partition
 from .quadratic import Quadratic
 
 if TYPE_CHECKING:
     from .catalogue import make, names
     from .task import ClientData, Task
 
-__all__ = ["ClientData", "Quadratic", "Task", "data", "make", "names", "partition", "swap"]
+__all__ = ["ClientData", "Quadratic", "Task", "data", "label_swap", "make", "names", "partition"]
 
 _LAZY = {"make": "catalogue", "names": "catalogue", "ClientData": "task", "Task": "task"}
 

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .download import SourceFailed
-from .sources import CIFAR_BATCH, CIFAR_RECORD, Content, Source
+from .sources import CIFAR_BATCH, CIFAR_RECORD, Content, DownloadSource
 
 # A picture or a label list has no pinned size of its own: the largest member that is read at all.
 _MEMBER_LIMIT = 64 << 20
 
 
-def contents(source: Source, paths: list[Path], files: tuple[Content, ...]) -> Iterator[tuple[Content, bytes]]:
+def contents(source: DownloadSource, paths: list[Path], files: tuple[Content, ...]) -> Iterator[tuple[Content, bytes]]:
     """Yield each file of the data set with its verified content.
 
     Parameters
@@ -69,7 +69,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _files(source: Source, paths: list[Path], wanted: Mapping[str, Content]) -> Iterator[tuple[str, bytes]]:
+def _files(source: DownloadSource, paths: list[Path], wanted: Mapping[str, Content]) -> Iterator[tuple[str, bytes]]:
     if source.form == "cifar-png":
         yield from _cifar_from_pictures(paths[0], source.members)
         return
@@ -78,7 +78,7 @@ def _files(source: Source, paths: list[Path], wanted: Mapping[str, Content]) -> 
         yield name, _gunzip(data, wanted[name].size) if source.form == "gzip" else data
 
 
-def _members(source: Source, paths: list[Path]) -> Iterator[tuple[str, bytes]]:
+def _members(source: DownloadSource, paths: list[Path]) -> Iterator[tuple[str, bytes]]:
     if source.official and len(source.what) > 1:
         yield from ((url, path.read_bytes()) for url, path in zip(source.what, paths, strict=True))
     elif source.client == "pip":

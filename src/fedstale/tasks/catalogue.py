@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from ..checks import choose, client_count, fail, fraction, number
 from . import data, models
+from .label_swap import group_array, share_swapped, swap_labels
 from .partition import Ints, check_options, split
-from .swap import group_array, share_swapped, swap_labels
 from .task import ClientData, Task
 
 

@@ -30,7 +30,7 @@ from ..randomness import generator
 from .archives import contents
 from .download import SourceFailed, download
 from .idx import read_idx
-from .sources import CIFAR_NAMES, CIFAR_RECORD, DATA_SETS, IDX_NAMES, Content, DataSet, Source
+from .sources import CIFAR_NAMES, CIFAR_RECORD, DATA_SETS, IDX_NAMES, Content, DataSet, DownloadSource
 
 __all__ = ["Arrays", "DataUnavailable", "Listing", "available", "fetch", "load", "read_idx", "where"]
 
@@ -159,7 +159,7 @@ def fetch(name: str, *, progress: bool | Report = True, force: bool = False) -> 
     raise DataUnavailable(f"{name}: no source answered ({told}); or put {names} into {folder} yourself")
 
 
-def _fetch_from(entry: DataSet, source: Source, folder: Path, report: Report) -> None:
+def _fetch_from(entry: DataSet, source: DownloadSource, folder: Path, report: Report) -> None:
     """Download beside the cache, verify everything, then rename file by file: a reader never sees a half file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def _staging(root: Path) -> Iterator[Path]:
             lock.release()
 
 
-def _allowed(entry: DataSet) -> list[Source]:
+def _allowed(entry: DataSet) -> list[DownloadSource]:
     choice = os.environ.get("FEDSTALE_DATA_SOURCES") or "all"
     if choice not in ("all", "official", "registry"):
         raise fail("FEDSTALE_DATA_SOURCES", choice, 'must be "all", "official" or "registry"')

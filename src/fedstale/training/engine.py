@@ -19,7 +19,7 @@ from .batches import Batches, draw
 from .descent import Descent
 from .evaluation import Evaluation, per_client, rows_of
 from .layout import Floats, unflatten
-from .prepare import Resident
+from .prepare import ResidentModel
 from .setup import TrainingSetup
 
 _EVALUATION_BYTES = 32 * 2**20
@@ -27,7 +27,7 @@ _EVALUATION_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class TrainingJob:
     """One call of `Engine.train`, checked and on the device.
 
     Parameters
@@ -160,7 +160,7 @@ class Engine(ABC):
             As for `updates`.
         """
         setup, count = self.setup, len(batches.rows)
-        start = self._tensor("model", starts, count, one=True)
+        start = self._tensor("model", starts, count, or_single=True)
         rates = vector("rate", rate, count)
         if (rates < 0).any():
             raise fail("rate", float(rates.min()), "must not be negative")
@@ -175,11 +175,11 @@ class Engine(ABC):
         rows = torch.from_numpy(np.ascontiguousarray(batches.rows)).to(setup.device)
         decay = setup.training.weight_decay + mu
         if count:
-            self._run(Job(start, rows, batches.sizes, batches.noise, rates, decay, shift, out, self._losses))
+            self._run(TrainingJob(start, rows, batches.sizes, batches.noise, rates, decay, shift, out, self._losses))
         return self._numpy(out)
 
     @abstractmethod
-    def _run(self, job: Job) -> None:
+    def _run(self, job: TrainingJob) -> None:
         """Fill job.out, and job.losses when it is there."""
 
     def evaluate(
@@ -200,21 +200,21 @@ class Engine(ABC):
         data = choose("split", split, {"test": setup.test, "train": setup.train})
         number_of = setup.task.num_clients
         ids = np.arange(number_of) if clients is None else client_ids("clients", clients, number_of)
-        weights = setup.layout.views(self._tensor("model", model, 0, one=True))
+        weights = setup.layout.views(self._tensor("model", model, 0, or_single=True))
         rows, bounds = rows_of(data.offsets, ids)
-        chosen = torch.from_numpy(rows).to(setup.device)
+        sample_rows = torch.from_numpy(rows).to(setup.device)
         # Neighbours' samples lie in one piece: slices of it are views, rows that are picked would be copies.
         first = int(rows[0]) if len(rows) and (np.diff(ids) == 1).all() else None
         step = max(1, _EVALUATION_BYTES // (4 * setup.activations))
         starts = range(0, len(rows), step)
         parts: dict[int, Tensor] = {}
 
-        def forward(resident: Resident, start: int) -> None:
+        def forward(resident: ResidentModel, start: int) -> None:
             with torch.no_grad():
                 torch._foreach_copy_(resident.weights, weights)
                 resident.module.eval()
                 stop = min(start + step, len(rows))
-                part = chosen[start:stop] if first is None else slice(first + start, first + stop)
+                part = sample_rows[start:stop] if first is None else slice(first + start, first + stop)
                 parts[start] = resident.forward(data.inputs(part))
                 resident.module.train()
 
@@ -224,12 +224,12 @@ class Engine(ABC):
             nothing = np.zeros(len(ids), dtype=np.int64)
             return Evaluation(ids, counts, nothing, nothing.astype(np.float64), setup.task.groups[ids])
         logits = torch.cat([parts[start] for start in starts])
-        correct, losses = per_client(logits, data.y.index_select(0, chosen), bounds, setup.task.loss)
+        correct, losses = per_client(logits, data.y.index_select(0, sample_rows), bounds, setup.task.loss)
         return Evaluation(ids, counts, correct, losses, setup.task.groups[ids])
 
-    def _tensor(self, argument: str, value: ArrayLike, count: int, *, one: bool = False) -> Tensor:
+    def _tensor(self, argument: str, value: ArrayLike, count: int, *, or_single: bool = False) -> Tensor:
         array = np.ascontiguousarray(value, dtype=np.float32)
-        allowed = [(self.num_params,)] * one + [(count, self.num_params)] * (count > 0 or not one)
+        allowed = [(self.num_params,)] * or_single + [(count, self.num_params)] * (count > 0 or not or_single)
         if array.shape not in allowed:
             raise fail(argument, f"array of shape {array.shape}", f"must have shape {' or '.join(map(str, allowed))}")
         if not array.flags.writeable:
@@ -246,8 +246,8 @@ class Engine(ABC):
         return host
 
 
-def descent(
-    setup: TrainingSetup, job: Job, rate: float | list[Tensor], weights: Tensor, shift: Tensor | None
+def make_descent(
+    setup: TrainingSetup, job: TrainingJob, rate: float | list[Tensor], weights: Tensor, shift: Tensor | None
 ) -> Descent:
     """Make the stepper for one client, weights of shape (d,), or for stacked clients, (|S|, d)."""
     momentum = setup.training.momentum

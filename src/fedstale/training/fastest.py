@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from ..checks import InvalidInput
-from .engine import Engine, Job
+from .engine import Engine, TrainingJob
 from .loop import LoopEngine
 from .setup import TrainingSetup
 from .vmap import VmapEngine
@@ -49,12 +49,12 @@ class FastestEngine(Engine):
         """The engine that was chosen; None before the first round with participants."""
         return None if self._engine is None else self._engine.name
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: TrainingJob) -> None:
         if self._engine is None:
             self._engine = self._choose(job)
         self._engine._run(job)
 
-    def _choose(self, job: Job) -> Engine:
+    def _choose(self, job: TrainingJob) -> Engine:
         loop = LoopEngine(self.setup)
         try:
             vmap = VmapEngine(self.setup)
@@ -74,21 +74,21 @@ class FastestEngine(Engine):
                     measured.append(_seconds(engine, job))
         self.timings = {engine.name: min(measured) / steps for engine, measured in times.items()}
         best = min(times, key=lambda engine: min(times[engine]))
-        told = ", ".join(f"{name} {1e6 * seconds:.0f} µs" for name, seconds in self.timings.items())
-        log.info("engine: %s (per client and step: %s)", best.name, told)
+        timings = ", ".join(f"{name} {1e6 * seconds:.0f} µs" for name, seconds in self.timings.items())
+        log.info("engine: %s (per client and step: %s)", best.name, timings)
         return best
 
-    def _shortened(self, loop: Engine, job: Job) -> Job:
+    def _shortened(self, loop: Engine, job: TrainingJob) -> TrainingJob:
         """Cut the round down to what the loop does in about _TRIAL_SECONDS; first steps, then clients are left out."""
-        one = _part(job, 1, 1)
-        _seconds(loop, one)
-        affordable = max(1, int(_TRIAL_SECONDS * self.setup.workers.threads / _seconds(loop, one)))
+        shortest = _part(job, 1, 1)
+        _seconds(loop, shortest)
+        affordable = max(1, int(_TRIAL_SECONDS * self.setup.workers.threads / _seconds(loop, shortest)))
         clients, steps, _ = job.rows.shape
         clients = min(clients, max(2, affordable))
         return _part(job, clients, min(steps, max(1, affordable // clients)))
 
 
-def _part(job: Job, clients: int, steps: int) -> Job:
+def _part(job: TrainingJob, clients: int, steps: int) -> TrainingJob:
     """Return the round with its first clients and steps only, and a place of its own for the results."""
 
     def first(value: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _part(job: Job, clients: int, steps: int) -> Job:
     )
 
 
-def _seconds(engine: Engine, job: Job) -> float:
+def _seconds(engine: Engine, job: TrainingJob) -> float:
     began = time.perf_counter()
     engine._run(job)
     return time.perf_counter() - began

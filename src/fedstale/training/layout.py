@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Layout:
+class FlatLayout:
     """Where each parameter lies in the flat vector."""
 
     names: tuple[str, ...]
@@ -28,7 +28,7 @@ class Layout:
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
+    def of(cls, module: nn.Module) -> FlatLayout:
         """Read the layout of a module; refuse one whose state is more than its parameters."""
         for name, part in module.named_modules():
             if isinstance(part, _NormBase) and part.track_running_stats:
@@ -75,7 +75,7 @@ def flatten(module: nn.Module) -> Floats:
 
 def unflatten(module: nn.Module, vector: ArrayLike) -> None:
     """Write a vector of shape (d,) into the module's parameters."""
-    layout = Layout.of(module)
+    layout = FlatLayout.of(module)
     flat = torch.from_numpy(np.array(vector, dtype=np.float32))
     if flat.shape != (layout.num_params,):
         raise fail("vector", f"array of shape {tuple(flat.shape)}", f"must have shape ({layout.num_params},)")

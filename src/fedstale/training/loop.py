@@ -9,8 +9,8 @@ from contextlib import nullcontext
 
 import torch
 
-from .engine import Engine, Job, descent
-from .prepare import Resident
+from .engine import Engine, TrainingJob, make_descent
+from .prepare import ResidentModel
 
 
 class LoopEngine(Engine):
@@ -18,12 +18,12 @@ class LoopEngine(Engine):
 
     name = "loop"
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: TrainingJob) -> None:
         devices = [self.setup.device] if self.setup.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices) if job.noise is not None else nullcontext():
             self.setup.workers.each(lambda resident, i: self._client(job, resident, i), range(len(job.out)))
 
-    def _client(self, job: Job, resident: Resident, i: int) -> None:
+    def _client(self, job: TrainingJob, resident: ResidentModel, i: int) -> None:
         setup = self.setup
         if job.noise is not None:
             torch.manual_seed(int(job.noise[i]))
@@ -32,7 +32,7 @@ class LoopEngine(Engine):
         begin = setup.layout.views(start)
         weights, parameters = resident.weights, resident.parameters
         torch._foreach_copy_(weights, begin)
-        step = descent(setup, job, float(job.rates[i]), start, shift)
+        step = make_descent(setup, job, float(job.rates[i]), start, shift)
         samples, task_loss, autocast = setup.train, setup.task.loss, setup.autocast
         sizes = None if job.sizes is None else job.sizes[i]
         taken = 0

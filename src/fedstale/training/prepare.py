@@ -42,7 +42,7 @@ def prepare(module: nn.Module, *, channels_last: bool, device: torch.device) -> 
     return ready.train()
 
 
-class Resident:
+class ResidentModel:
     """A thread's own model, into which the parameters of one client after the other are written.
 
     Parameters

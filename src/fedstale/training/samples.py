@@ -42,6 +42,6 @@ class Samples:
 
     def inputs(self, rows: Tensor | slice) -> Tensor:
         """Return the inputs of some samples, shape (|rows|, …) as the task has it."""
-        chosen = self._rows[rows] if isinstance(rows, slice) else self._rows.index_select(0, rows)
-        x = chosen.view(-1, *self._shape)
+        selected = self._rows[rows] if isinstance(rows, slice) else self._rows.index_select(0, rows)
+        x = selected.view(-1, *self._shape)
         return x.movedim(-1, 1) if self._channels_last else x

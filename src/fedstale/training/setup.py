@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..tasks.task import Task
-from .blocked import works
-from .layout import Layout, flatten
+from .blocked import can_run_blocked
+from .layout import FlatLayout, flatten
 from .local import LocalTraining
-from .prepare import Resident, convolutional, prepare, stochastic
+from .prepare import ResidentModel, convolutional, prepare, stochastic
 from .samples import Samples
 from .workers import Workers
 
@@ -53,11 +53,11 @@ class TrainingSetup:
         self.task, self.training, self.seed = task, training, seed
         self.bfloat16, self.device, self.record_losses = bfloat16, device, record_losses
         built = task.build(seed)
-        self.layout = Layout.of(built)
+        self.layout = FlatLayout.of(built)
         self.initial = flatten(built)
         convolutions = task.train.x.ndim == 4 and convolutional(built)
         plain = device.type == "cpu" and not bfloat16
-        in_blocks = convolutions and plain and works(built, task.train.x[:2])
+        in_blocks = convolutions and plain and can_run_blocked(built, task.train.x[:2])
         channels_last = convolutions and not in_blocks
         self.model = prepare(built, channels_last=channels_last, device=device)
         self.stochastic = stochastic(built)
@@ -65,7 +65,7 @@ class TrainingSetup:
         self.test = Samples(task.test, channels_last, device)
         # Dropout draws from torch's global stream: clients that take turns draw the same numbers every time.
         single = self.stochastic or device.type != "cpu"
-        self.workers = Workers(1 if single else threads, lambda: Resident(self.model, in_blocks))
+        self.workers = Workers(1 if single else threads, lambda: ResidentModel(self.model, in_blocks))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of forward passes."""

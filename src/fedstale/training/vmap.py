@@ -16,8 +16,8 @@ from ..checks import fail
 from .batches import Batches
 from .dense import DenseProgram, dense_layers
 from .descent import Tensors
-from .engine import Engine, Job, descent
-from .prepare import Resident
+from .engine import Engine, TrainingJob, make_descent
+from .prepare import ResidentModel
 from .setup import TrainingSetup
 from .stacked import Program, stacked
 
@@ -34,7 +34,7 @@ class VmapEngine(Engine):
         super().__init__(setup)
         if setup.stochastic:
             raise fail("engine", self.name, "draws no dropout (the clients' streams would mix): use engine='loop'")
-        self._programs: dict[Resident, Program] = {}
+        self._programs: dict[ResidentModel, Program] = {}
         try:
             self.train(setup.initial, Batches(np.zeros((2, 1, 2), dtype=np.int64)), 1.0)
         except (RuntimeError, ValueError) as error:
@@ -42,7 +42,7 @@ class VmapEngine(Engine):
             raise fail("engine", self.name, f"this model cannot be vectorised ({reason}): use engine='loop'") from error
         self._losses = None
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: TrainingJob) -> None:
         count, _, batch = job.rows.shape
         per_sample = self.setup.train.features + 2 * self.setup.activations
         chunk = max(1, _CHUNK_BYTES // (4 * (batch * per_sample + 3 * self.num_params)))
@@ -50,7 +50,7 @@ class VmapEngine(Engine):
         self.setup.workers.each(lambda resident, part: self._chunk(job, resident, part), chunks)
 
     @torch.no_grad()
-    def _chunk(self, job: Job, resident: Resident, part: slice) -> None:
+    def _chunk(self, job: TrainingJob, resident: ResidentModel, part: slice) -> None:
         out = job.out[part]
         starts = job.starts if job.starts.ndim == 1 else job.starts[part]
         # The rows of `out` are the clients' models until they are done.
@@ -58,7 +58,7 @@ class VmapEngine(Engine):
         weights = self.setup.layout.views(out)
         shift = job.shift if job.shift is None or job.shift.ndim == 1 else job.shift[part]
         shift = None if shift is None else shift.expand_as(out)
-        step = descent(self.setup, job, self._rate(job.rates[part]), out, shift)
+        step = make_descent(self.setup, job, self._rate(job.rates[part]), out, shift)
         program = self._program(resident)
         total = None if job.losses is None else job.losses[part]
         rows = job.rows[part].transpose(0, 1).contiguous()
@@ -72,12 +72,12 @@ class VmapEngine(Engine):
                 continue
             for size in np.unique(sizes[k][sizes[k] > 0]).tolist():
                 some = torch.from_numpy(np.flatnonzero(sizes[k] == size)).to(out.device)
-                own, chosen = step.select(some), [w.index_select(0, some) for w in weights]
+                own, selected_weights = step.select(some), [w.index_select(0, some) for w in weights]
                 few = batch.index_select(0, some)[:, :size]
-                losses, gradients = self._gradients(program, chosen, few, total is not None)
-                own(chosen, gradients)
+                losses, gradients = self._gradients(program, selected_weights, few, total is not None)
+                own(selected_weights, gradients)
                 step.put_back(some, own)
-                for w, changed in zip(weights, chosen, strict=True):
+                for w, changed in zip(weights, selected_weights, strict=True):
                     w.index_copy_(0, some, changed)
                 if total is not None and losses is not None:
                     total.index_add_(0, some, losses)
@@ -93,7 +93,7 @@ class VmapEngine(Engine):
         with self.setup.autocast():
             return program(weights, x, samples.y.index_select(0, flat).view(rows.shape), losses)
 
-    def _program(self, resident: Resident) -> Program:
+    def _program(self, resident: ResidentModel) -> Program:
         if resident not in self._programs:
             loss = self.setup.task.loss
             layers = dense_layers(resident.module, loss, self.setup.task.train.x.ndim)

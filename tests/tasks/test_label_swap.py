@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedstale.checks import InvalidInput
-from fedstale.tasks.swap import group_array, share_swapped, swap_labels
+from fedstale.tasks.label_swap import group_array, share_swapped, swap_labels
 
 RNG = np.random.default_rng(0)
 SIZES = np.array([40, 1, 70, 55, 33, 60])
