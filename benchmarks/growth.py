@@ -204,10 +204,10 @@ def draw(rows: list[dict[str, object]], images: Path) -> None:
     """One picture a curve: log-log, every line with its name beside it."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    from fedstale.figures import MORE, pyplot
+    from fedstale.analysis.palette import COLOURS as palette
+    from fedstale.figures import pyplot
 
     plt = pyplot()
-    palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", *MORE]
     for curve in dict.fromkeys(str(row["curve"]) for row in rows):
         own = [row for row in rows if row["curve"] == curve]
         panels = ["seconds"] + ["bytes"] * any(float(str(row["bytes"])) for row in own)
@@ -221,8 +221,8 @@ def draw(rows: list[dict[str, object]], images: Path) -> None:
                 x, y = zip(*sorted(line), strict=True)
                 scale = 2.0**20 if what == "bytes" else 1e-3
                 y = tuple(value / scale for value in y)
-                axis.plot(x, y, marker="o", markersize=3, linewidth=1.5, color=palette[place])
-                ends.append((y[-1], x[-1], series, palette[place]))
+                axis.plot(x, y, marker="o", markersize=3, linewidth=1.5, color=palette[place % len(palette)])
+                ends.append((y[-1], x[-1], series, palette[place % len(palette)]))
             axis.set(xscale="log", yscale="log", xlabel=AXES[curve])
             axis.set_ylabel("memory of the rule [MiB]" if what == "bytes" else TIMES.get(curve, "time of a round [ms]"))
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .analysis import Style, styles
+from .analysis.palette import INDIGO, RED
+
 if TYPE_CHECKING:
     from .simulation import Comparison
-
-# Colour-blind safe (Okabe & Ito), the same method always in the same colour.
-COLOURS = {
-    "FedAvg": "#999999",
-    "U-FedAvg": "#E69F00",
-    "FedVARP": "#56B4E9",
-    "U-FedVARP": "#0072B2",
-    "FedStale β=0.5": "#CC79A7",
-    "FedStale β=auto": "#D55E00",
-}
-MORE = ["#009E73", "#F0E442", "#000000", "#8C564B", "#9467BD", "#17BECF"]
-STYLES = ["--", ":", "-.", (0, (5, 1, 1, 1, 1, 1))]
 
 
 def pyplot() -> Any:
@@ -48,9 +39,10 @@ def pyplot() -> Any:
     return plt
 
 
-def colour(label: str, place: int) -> str:
-    """A method's colour."""
-    return COLOURS.get(label, MORE[place % len(MORE)])
+def line_style(style: Style) -> dict[str, Any]:
+    """A style as Matplotlib takes it; dashes are in pixels of the screen, of which a line here is about 1.6 wide."""
+    dashes = tuple(length / 1.6 for length in style.dashes)
+    return {"color": style.colour, "linestyle": (0, dashes) if dashes else "-"}
 
 
 def footnote(figure: Any, text: str) -> None:
@@ -114,18 +106,17 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
 
 
 def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
-    for place, (method, runs) in enumerate(comparison.results.items()):
+    looks = styles([method.label for method in comparison.results])
+    for look, (method, runs) in zip(looks, comparison.results.items(), strict=True):
         curve = comparison.curve(method, metric)
         if all(metric not in run.metrics for run in runs.values()) and not curve.diverged:
             continue
         rounds, mean, error = curve.rounds, curve.mean, curve.error
-        shade = colour(method.label, place)
-        style = "-" if method.label in COLOURS else STYLES[place // len(MORE) % len(STYLES)]
         label = f"{method.label}: {curve.ending}" if curve.diverged else method.label
-        axis.plot(rounds, mean, label=label, color=shade, linewidth=1.6, linestyle=style)
+        axis.plot(rounds, mean, label=label, linewidth=1.6, **line_style(look))
         if curve.diverged and len(rounds):  # where the curve ends, not where it converged
-            axis.plot(rounds[-1], mean[-1], color=shade, marker="X", markersize=8, zorder=3)
-        axis.fill_between(rounds, mean - error, mean + error, color=shade, alpha=0.15, linewidth=0)
+            axis.plot(rounds[-1], mean[-1], color=look.colour, marker="X", markersize=8, zorder=3)
+        axis.fill_between(rounds, mean - error, mean + error, color=look.colour, alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
     axis.set_xlim(0, 1.03 * comparison.settings.total_rounds)  # also of those that a run did not come to
 
@@ -133,7 +124,7 @@ def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
 def _raster(axis: Any, participants: Sequence[Any], num_clients: int) -> None:
     rounds = np.concatenate([np.full(len(who), t) for t, who in enumerate(participants, 1)] or [np.empty(0)])
     clients = np.concatenate([*participants] or [np.empty(0)])
-    axis.scatter(rounds, clients, s=3, marker="s", color="#0072B2", linewidths=0)
+    axis.scatter(rounds, clients, s=3, marker="s", color=INDIGO, linewidths=0)
     axis.set(title="who came (first seed)", xlabel="round", ylabel="client", ylim=(num_clients - 0.5, -0.5))
     axis.grid(visible=False)
 
@@ -141,7 +132,7 @@ def _raster(axis: Any, participants: Sequence[Any], num_clients: int) -> None:
 def _ages(axis: Any, metrics: dict[str, Any]) -> None:
     oldest, mean = (metrics.get(f"staleness_{name}", np.empty(0)) for name in ("max", "mean"))
     rounds = np.arange(1, len(oldest) + 1)
-    axis.fill_between(rounds, oldest, color="#D55E00", alpha=0.25, linewidth=0, label="oldest")
-    axis.plot(rounds, mean, color="#D55E00", linewidth=1.2, label="mean")
+    axis.fill_between(rounds, oldest, color=RED, alpha=0.25, linewidth=0, label="oldest")
+    axis.plot(rounds, mean, color=RED, linewidth=1.2, label="mean")
     axis.set(title="age of the remembered updates (first seed)", xlabel="round", ylabel="rounds")
     axis.legend(loc="best", fontsize=8)

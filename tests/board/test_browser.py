@@ -148,10 +148,10 @@ def a_click_on_a_heat_map_cell_shows_the_curves_behind_it(page: Page, live: Live
     cell.click()
     until(page, "document.querySelector('#legend').children.length === 4")
     assert page.locator("#legend .name").all_inner_texts() == [
-        "β = 0 (FedAvg)",
-        "β = 0.5",
-        "β = 1 (FedVARP)",
-        "β = auto",
+        "FedStale β=0 (U-FedAvg)",
+        "FedStale β=0.5",
+        "FedStale β=1 (U-FedVARP)",
+        "FedStale β=auto",
     ]
     until(page, "document.querySelectorAll('#curve-graph .trace .lines path').length >= 4")
     assert page.locator("#chosen-text").inner_text() == "8 runs in 4 curves"
@@ -174,7 +174,7 @@ def the_heat_map_by_keyboard(page: Page, live: Live) -> None:
     assert page.locator("[data-cell][tabindex='0']").count() == 1
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-cell='0.5 0.0'][aria-pressed=true]")
-    until(page, "document.querySelector('#curve-alt').textContent.includes('β = 0.5')")
+    until(page, "document.querySelector('#curve-alt').textContent.includes('FedStale β=0.5')")
     until(page, "document.querySelector('#inspect-select').options.length === 8")
 
 

@@ -66,7 +66,12 @@ def test_order(source: Source, column: str) -> None:
 def test_seeds_are_one_curve_with_mean_and_standard_error(source: Source) -> None:
     found = matching(source.runs.values(), "p_min=0.1 swap=0.6 lr=0.1")
     curves = group(found)
-    assert [curve.label for curve in curves] == ["β = 0 (FedAvg)", "β = 0.5", "β = 1 (FedVARP)", "β = auto"]
+    assert [curve.label for curve in curves] == [
+        "FedStale β=0 (U-FedAvg)",
+        "FedStale β=0.5",
+        "FedStale β=1 (U-FedVARP)",
+        "FedStale β=auto",
+    ]
     assert all(len(curve.runs) == 2 for curve in curves)
     one = line(source, curves[1], "accuracy")
     assert one is not None
@@ -77,11 +82,13 @@ def test_seeds_are_one_curve_with_mean_and_standard_error(source: Source) -> Non
     assert not one.rough
 
 
-def test_labels_name_what_differs_and_nothing_else(source: Source) -> None:
+def test_labels_name_the_method_and_what_differs(source: Source) -> None:
     both = group(matching(source.runs.values(), "beta=0.5 swap=0 seed=0 lr=0.1"))
-    assert [curve.label for curve in both] == ["β = 0.5 · p_min 0.1", "β = 0.5 · p_min 0.5"]
+    assert [curve.label for curve in both] == ["FedStale β=0.5 · p_min 0.1", "FedStale β=0.5 · p_min 0.5"]
+    assert len({curve.style.colour for curve in both}) == 1  # that of the method
+    assert len({curve.style for curve in both}) == 2
     (alone,) = group(matching(source.runs.values(), "beta=0.5 swap=0 p_min=0.5 lr=0.1"))
-    assert alone.label == "fedstale β=0.5"
+    assert alone.label == "FedStale β=0.5"
 
 
 def test_bytes_and_seconds(source: Source) -> None:

@@ -112,23 +112,6 @@ def test_metrics_to_choose_from(source: Source) -> None:
     assert list(Panels(source).metrics(chosen(source, "beta=0.5")))[:2] == ["accuracy", "test_loss"]
 
 
-def test_curves_are_told_apart_by_more_than_colour() -> None:
-    styles = [figures.style(k) for k in range(24)]
-    assert len(set(styles)) == 24
-
-
-def test_colours_can_be_seen_on_both_backgrounds() -> None:
-    def luminance(colour: str) -> float:
-        channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    for colour in figures.COLOURS:
-        for background in ("#ffffff", "#181e26"):
-            light, dark = sorted([luminance(colour), luminance(background)], reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 3.0, (colour, background)
-
-
 def test_long_curves_are_thinned_to_what_a_screen_shows() -> None:
     from fedstale.board.curves import Line, _thinned
 

@@ -52,7 +52,7 @@ def test_run_list_show_export_delete(inside: Path) -> None:
     listed = json.loads(ok("runs", "list", "--json"))
     assert [run["status"] for run in listed] == ["finished", "finished"]
     assert {run["config"]["seed"] for run in listed} == {0, 1}
-    assert "fedstale β=0.5" in ok("runs", "list")
+    assert "FedStale β=0.5" in ok("runs", "list")
     shown = ok("runs", "show", "second")
     assert "excess_loss over rounds" in shown
     assert len(json.loads(ok("runs", "show", "second", "--json"))["metrics"]["excess_loss"]) == 30

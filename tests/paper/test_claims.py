@@ -224,7 +224,7 @@ def test_figure_1() -> None:
     draws = np.random.default_rng(1).random((10, 10))
     curves = {label: (rounds, k + 0.01 * draws) for label, k in zip(METHODS, (2.0, 3.0, 1.0, 1.5), strict=True)}
     assert verdicts([claims.fig1_finding(curves)]) == [HELD]
-    curves["FedStale (β=0.8)"] = (rounds, 9 + 0.01 * draws)
+    curves["FedStale β=0.8"] = (rounds, 9 + 0.01 * draws)
     assert verdicts([claims.fig1_finding(curves)]) == [NOT_HELD]
     assert verdicts([claims.fig1_finding({})]) == [NOT_DECIDED]
 

@@ -146,4 +146,4 @@ def test_what_diverged_is_told_in_the_table_and_in_the_gains(tmp_path: Path) -> 
     files = curves.fig4(found, tmp_path, "made-up")
     with open(files[-1], encoding="utf-8", newline="") as file:
         ended = {line["method"]: line["diverged_in"] for line in csv.DictReader(file)}
-    assert ended["FedVARP (β=1), where it did not diverge"] == "3"
+    assert ended["FedStale β=1 (U-FedVARP), where it did not diverge"] == "3"

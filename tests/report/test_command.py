@@ -44,8 +44,8 @@ def test_store_sweep_and_run(inside: str) -> None:
     )
     assert "store fedstale-runs, 9 runs" in invoke("fedstale-runs", "-o", "a.html")
     assert "sweep first-grid, 8 runs" in invoke("first-grid", "-o", "b/c.html")
-    for name in (inside, inside[:-1], inside[-4:], "fedavg"):
-        assert invoke(name, "--out", "d.html").endswith("run fedavg\n")
+    for name in (inside, inside[:-1], inside[-4:], "FedAvg"):
+        assert invoke(name, "--out", "d.html").endswith("run FedAvg\n")
     os.rename("fedstale-runs", "elsewhere")
     assert "sweep first-grid" in invoke("first-grid", "--store", "elsewhere")
     os.mkdir("first-grid")  # a folder of that name is not in the way
@@ -54,15 +54,15 @@ def test_store_sweep_and_run(inside: str) -> None:
 
 def test_a_sweep_goes_before_a_run_of_its_name(inside: str) -> None:
     with opened(Path("fedstale-runs")) as store:
-        add(store, make_settings(rule="fedavg", rounds=20, seed=3), sweep="fedavg")
-    assert "sweep fedavg, 1 run\n" in invoke("fedavg")
+        add(store, make_settings(rule="fedavg", rounds=20, seed=3), sweep="FedAvg")
+    assert "sweep FedAvg, 1 run\n" in invoke("FedAvg")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["first-gird"], "unknown run or sweep in .*: did you mean first-grid"),
-        (["zzzz"], "unknown run or sweep in .*: known: .*fedavg, first-grid"),
+        (["zzzz"], "unknown run or sweep in .*: known: .*FedAvg, first-grid"),
         (["no/store"], "unknown run or sweep"),
         (["./empty"], "there is no store at .*empty"),
         (["--store", "empty"], "there is no store at .*empty"),
@@ -89,9 +89,9 @@ def test_pages_are_replaced(inside: str) -> None:
     Path("blank.html").touch()
     invoke("-o", "blank.html")
     os.symlink("report.html", "link.html")
-    invoke("fedavg", "-o", "link.html")
+    invoke("FedAvg", "-o", "link.html")
     assert Path("link.html").is_symlink()
-    assert "fedavg – fedstale report" in Path("report.html").read_text(encoding="utf-8")
+    assert "FedAvg – fedstale report" in Path("report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])

@@ -83,7 +83,7 @@ def test_the_comparison_has_the_right_numbers(swept: Store) -> None:
     assert rows[0] == ["swap", "p_min", "method", "accuracy", "frequent clients", "rare clients", "β", "seeds"]
     assert len(rows) == 1 + 4 * 6
     swap, p_min = 0.0, 0.1  # the first place
-    assert rows[1][:3] == ["0", "0.1", "FedStale β=0.0"]
+    assert rows[1][:3] == ["0", "0.1", "FedStale β=0 (U-FedAvg)"]
     tails = []
     for seed in (0, 1):
         one = make_settings(p_min=p_min, swap=swap, beta=0.0, seed=seed, lr=0.1)
@@ -299,9 +299,9 @@ def test_seeds_that_diverged_are_counted_not_left_out(tmp_path: Path) -> None:
     accessible(whole)
     said = "diverged in rounds 12 to 17 (2 of 3 seeds)"
     rows = table(whole, "Test accuracy: mean")[1:]
-    assert [row[:2] for row in rows] == [["FedStale β=0.5", rows[0][1]], ["FedStale β=0.0", said]]
-    assert f"FedStale β=0.0: {said}" in whole.text  # above the curves, and at the cross that ends one
-    crosses = [title for title in whole.all("title") if title.text == f"FedStale β=0.0: {said}"]
+    assert [row[:2] for row in rows] == [["FedStale β=0.5", rows[0][1]], ["FedStale β=0 (U-FedAvg)", said]]
+    assert f"FedStale β=0 (U-FedAvg): {said}" in whole.text  # above the curves, and at the cross that ends one
+    crosses = [title for title in whole.all("title") if title.text == f"FedStale β=0 (U-FedAvg): {said}"]
     assert crosses
     assert "diverged in round 17, 10 of 20 rounds" not in one.text
     assert "diverged in round 17" in one.text

@@ -22,7 +22,6 @@ from fedstale.report.charts import Line, line_chart, raster
 from fedstale.report.markup import Markup, plain, tag, text
 from fedstale.report.recipe import command, grid
 from fedstale.report.scale import Scale, labels, span, ticks
-from fedstale.report.study import label
 from fedstale.rules import ServerAdam
 from fedstale.simulation import Settings, from_toml, make_settings
 from fedstale.sweeps import Grid
@@ -165,4 +164,4 @@ def test_what_was_not_written_is_not_made_up() -> None:
     ],
 )
 def test_names_of_methods(one: Settings, name: str) -> None:
-    assert label(one) == name
+    assert one.label == name

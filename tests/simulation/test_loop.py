@@ -92,7 +92,7 @@ def test_same_participants_for_every_rule_and_seed_changes_them() -> None:
 def test_objects_in_place_of_names(tmp_path: Path) -> None:
     process = Markov(np.array([1.0, 0.5, 0.5]), 0.5)
     run = simulate(Quadratic.random(3, 2, 1), fs.FedStale(beta=0.3), process, rounds=12, lr=0.05)
-    assert run.label == "fedstale β=0.3"
+    assert run.label == "FedStale β=0.3"
     assert run.metrics["beta"] == pytest.approx(0.3)
     assert [who.tolist() for who in run.participants] == [process.available(0, t).tolist() for t in range(12)]
     sampled = Participation(Bernoulli.uniform(5, 0.9), UniformSample(2))

@@ -145,7 +145,7 @@ def test_toml_keeps_nested_configs(tmp_path: Path) -> None:
     own = from_toml(tmp_path / "own.toml")
     assert make_rule(own) == fs.FedStale(beta={0: 0.0, 10: 1.0})
     assert same(make_participation(own).availability, Cyclic([0, 3], 7))
-    assert own.label == "fedstale β={0: 0, 10: 1}"
+    assert own.label == "FedStale β={0: 0, 10: 1}"
     again = from_toml(tmp_path / "own.toml", rule={"class": "FedStale", "beta": {"0": 0.0, "10": 1.0}}, beta=None)
     assert again == own
 
@@ -218,7 +218,7 @@ def test_what_was_not_written_must_be_given_again(tmp_path: Path) -> None:
 def test_an_object_that_contradicts_the_record_is_refused(tmp_path: Path) -> None:
     run = cut(tmp_path, rule="fedstale", beta=0.5)
     for wrong, message in (
-        ({"rule": fs.FedStale(beta=0.3)}, "the run was made with fedstale β=0.5"),
+        ({"rule": fs.FedStale(beta=0.3)}, "the run was made with FedStale β=0.5"),
         ({"participation": Markov(P, 0.5)}, "the run was made with Participation"),
         ({"task": Quadratic.random(3, 10, 6)}, "the run was made with Quadratic"),
         ({"probabilities": FedAU()}, "the run was made with Known"),

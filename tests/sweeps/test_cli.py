@@ -42,8 +42,8 @@ def test_sweep(grid: Path, tmp_path: Path) -> None:
     code, said = invoke(*command, "--out", tmp_path / "out.csv", "--tune", "--widen", 0)
     assert code == 0
     assert "4 runs: 0 were in the store, 4 ran now" in said
-    assert "fedstale β=auto" in said
-    assert "best rate at the edge of its grid: p_min 0.1, swap 0, fedstale β=0.0 (highest rate 0.3)" in said
+    assert "FedStale β=auto" in said
+    assert "best rate at the edge of its grid: p_min 0.1, swap 0, FedStale β=0 (U-FedAvg) (highest rate 0.3)" in said
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [(row["beta"], row["lr"]) for row in rows] == [
         ("0.0", "0.1"),

@@ -1,6 +1,7 @@
-"""What runs are judged by: the tail of a run, a mean over seeds with its error, a curve over seeds. NumPy only.
+"""What runs are judged by and how they are shown, as plain data: no picture library is imported here.
 
-One of each, for `compare`, sweeps, the paper's figures, the report and the board. All three keep to one policy: **a run
+One of each, for `compare`, sweeps, the paper's figures, the report and the board: the tail of a run, a mean over seeds
+with its error, a curve over seeds, what a method is called and its colour. Numbers keep to one policy: **a run
 that diverged has no result**. Its tail is NaN, the mean of its method is NaN, the curve of its method ends before its
 round, and all of them say which round it was. It is never left out of a mean, which would flatter its method. How sure
 a difference between methods is, `evidence` says.
@@ -10,6 +11,22 @@ Rounds are counted from 1 in words and pictures and in `diverged_in`: a run that
 
 from .curve import Curve, over_seeds
 from .estimate import Estimate, diverged_text
+from .methods import METHOD_SETTINGS, config_label, method_label, method_order
+from .palette import Style, style, styles
 from .tail import TAIL, tail
 
-__all__ = ["TAIL", "Curve", "Estimate", "diverged_text", "over_seeds", "tail"]
+__all__ = [
+    "METHOD_SETTINGS",
+    "TAIL",
+    "Curve",
+    "Estimate",
+    "Style",
+    "config_label",
+    "diverged_text",
+    "method_label",
+    "method_order",
+    "over_seeds",
+    "style",
+    "styles",
+    "tail",
+]

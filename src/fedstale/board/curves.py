@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from .. import configs
-from ..analysis import diverged_text, over_seeds
+from ..analysis import METHOD_SETTINGS, Style, config_label, diverged_text, method_order, over_seeds, styles
+from ..analysis.palette import SOLID
 from ..checks import Float
 from ..simulation.settings import make_settings
 from ..store import RunInfo
 from ..store.blocks import Series
-from .filters import method, title
+from .filters import title
 from .source import Source
 
 MOST = 24
@@ -36,10 +37,13 @@ class Curve:
         In what it differs from the other curves.
     runs
         One per seed.
+    style
+        The colour of its method, with dashes where another curve has that, too.
     """
 
     label: str
     runs: tuple[RunInfo, ...]
+    style: Style = SOLID
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +70,10 @@ def group(infos: Iterable[RunInfo]) -> list[Curve]:
         if seed not in seeds or seeds[seed].created < info.created:
             seeds[seed] = info
     members = [tuple(seeds[seed] for seed in sorted(seeds, key=repr)) for seeds in groups.values()]
-    labels = _labels([runs[0] for runs in members])
-    found = [Curve(label, runs) for label, runs in zip(labels, members, strict=True)]
-    return sorted(found, key=lambda curve: _order(curve.runs[0]))
+    members.sort(key=lambda runs: _order(runs[0]))
+    first = [runs[0] for runs in members]
+    looks = styles([_method(info) for info in first])
+    return [Curve(*one) for one in zip(_labels(first), members, looks, strict=True)]
 
 
 def repeated(info: RunInfo) -> str | None:
@@ -139,24 +144,17 @@ def _labels(infos: Sequence[RunInfo]) -> list[str]:
     if len(infos) == 1:
         return [title(infos[0])]
     every = [full(info) for info in infos]
-    rules = {_text(config.get("rule")) for config in every}
-    keys = dict.fromkeys(key for config in every for key in config if key not in ("seed", "rule", "beta"))
+    keys = dict.fromkeys(key for config in every for key in config if key not in ("seed", *METHOD_SETTINGS))
     texts = {key: [_text(config.get(key)) for config in every] for key in keys}
     varied = [key for key in keys if len(set(texts[key])) > 1]
-    methods = [method(config) or title(info) for config, info in zip(every, infos, strict=True)]
-    labels = []
-    for k, config in enumerate(every):
-        parts = [f"{key} {texts[key][k]}" for key in varied]
-        if len(rules) == 1 and config.get("beta") is not None:
-            # The ends of the range have names of their own; where only β differs, β says it.
-            named = {0.0: " (FedAvg)", 1.0: " (FedVARP)"} if rules == {"fedstale"} else {}
-            own = "" if isinstance(config["beta"], dict) else named.get(config["beta"], "")
-            parts = [f"β = {_text(config['beta'])}{own}", *parts]
-        elif len(set(methods)) > 1 or not varied:
-            parts = [methods[k], *parts]
-        labels.append(" · ".join(parts))
+    methods = [_method(info) for info in infos]
+    labels = [" · ".join([method, *(f"{key} {texts[key][k]}" for key in varied)]) for k, method in enumerate(methods)]
     same = {label for label in labels if labels.count(label) > 1}
     return [f"{label} · {info.id}" if label in same else label for label, info in zip(labels, infos, strict=True)]
+
+
+def _method(info: RunInfo) -> str:
+    return config_label(full(info)) or title(info)
 
 
 def _text(value: Any) -> str:
@@ -164,7 +162,4 @@ def _text(value: Any) -> str:
 
 
 def _order(info: RunInfo) -> tuple[Any, ...]:
-    """By method (fixed β before the words), then by the rest, so that the same curves always get the same colours."""
-    beta = info.config.get("beta")
-    number = float(beta) if isinstance(beta, (int, float)) else 2.0
-    return (str(info.config.get("rule")), number, str(beta), json.dumps(full(info), sort_keys=True), info.id)
+    return (*method_order(_method(info)), json.dumps(full(info), sort_keys=True), info.id)

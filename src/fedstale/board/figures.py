@@ -7,20 +7,20 @@ legend: one list beside them serves all. Curves differ in colour and in dash, so
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..analysis import Style
+from ..analysis.palette import BROWN, DASHES, GREEN, GREY, INDIGO, SKY
 from ..checks import Float
 from .clients import Ages, Probabilities, Raster, some
 from .curves import Line
 
 Figure = dict[str, Any]
-
-COLOURS = ("#2a7fc9", "#d9600c", "#12966f", "#b8479a", "#b98900", "#7a86f0", "#8a6d5b", "#6b7785")
-"""Seen apart with the common colour blindnesses, and at least 3:1 against both backgrounds."""
-DASHES = ("solid", "dash", "dot")
-PRIMARY = COLOURS[0]
+Drawn = tuple[str, Style, Line]
+"""A line with its label and its style."""
 
 METRICS = {
     "accuracy": "Test accuracy",
@@ -44,27 +44,21 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def style(place: int) -> tuple[str, str]:
-    """Colour and dash of the curve at a place in the list."""
-    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
-
-
 def share(metric: str) -> bool:
     """Whether a metric is a share, shown in percent."""
     return metric.startswith("accuracy")
 
 
-def curves(lines: Sequence[tuple[str, int, Line]], metric: str, axis: str) -> Figure:
-    """Mean and band of every line; each comes with its label and its place in the list."""
+def curves(lines: Sequence[Drawn], metric: str, axis: str) -> Figure:
+    """Mean and band of every line; each comes with its label and its style."""
     form = ":.2%" if share(metric) else ":.4g"
     traces: list[dict[str, Any]] = []
-    for label, place, line in lines:
-        colour, dash = style(place)
+    for label, style, line in lines:
         # Where many bands lie upon each other, fainter ones keep the means in sight.
         shade = 0.16 if len(lines) <= 4 else 0.08
-        traces += [_band(line, colour, shade)] if np.isfinite(line.error).any() else []
-        traces.append(_trace(line, label, colour, dash, form))
-        traces += [_cross(line, label, colour)] if line.ending else []
+        traces += [_band(line, style.colour, shade)] if np.isfinite(line.error).any() else []
+        traces.append(_trace(line, label, style, form))
+        traces += [_cross(line, label, style.colour)] if line.ending else []
     figure = _figure(traces, _X[axis], METRICS.get(metric, plain(metric)), f"{metric}-{axis}")
     if share(metric):
         figure["layout"]["yaxis"] |= _percent([line for _, _, line in lines])
@@ -96,21 +90,20 @@ def late(lines: Sequence[Line]) -> tuple[float, float] | None:
     return low - 0.06 * (high - low) - 0.005, high + 0.06 * (high - low) + 0.005
 
 
-def betas(lines: Sequence[tuple[str, int, Line]]) -> Figure:
+def betas(lines: Sequence[Drawn]) -> Figure:
     """β over the rounds."""
     figure = curves(lines, "beta", "round")
     figure["layout"]["yaxis"] |= {"title": _title("β"), "range": [-0.04, 1.04], "dtick": 0.25}
     return figure
 
 
-def groups(lines: Sequence[tuple[str, int, int, Line]]) -> Figure:
-    """Accuracy of every participation group: the first drawn solid, the rarer ones dotted; with label, place, group."""
+def groups(lines: Sequence[tuple[str, Style, int, Line]]) -> Figure:
+    """Accuracy of every participation group: the first drawn solid, the rarer ones dotted; with label, style, group."""
     traces = []
-    for label, place, number, line in lines:
-        colour, _ = style(place)
+    for label, style, number, line in lines:
         name = f"{label}, {group_name(number)}"
-        traces.append(_trace(line, name, colour, "solid" if number == 0 else "dot", ":.2%"))
-        traces += [_cross(line, name, colour)] if line.ending else []
+        traces.append(_trace(line, name, replace(style, dashes=DASHES[0 if number == 0 else 2]), ":.2%"))
+        traces += [_cross(line, name, style.colour)] if line.ending else []
     figure = _figure(traces, "round", "Test accuracy", "groups")
     figure["layout"]["yaxis"] |= _percent([line for *_, line in lines])
     return figure
@@ -131,7 +124,7 @@ def raster(found: Raster) -> Figure:
         "zmin": 0,
         "zmax": 1,
         "showscale": False,
-        "colorscale": [[0, "rgba(42,127,201,0)"], [1, "rgba(42,127,201,1)"]],
+        "colorscale": [[0, _faded(INDIGO, 0)], [1, _faded(INDIGO, 1)]],
         "hovertemplate": "client %{y}, round %{x}: %{z:.0%}<extra></extra>"
         if found.binned
         else "client %{y}, round %{x}<extra></extra>",
@@ -147,7 +140,7 @@ def staleness(found: Ages) -> Figure:
     """Rounds since each client last came: mean, longest, now."""
     who = some(len(found.clients))
     clients = found.clients[who].tolist()
-    marks = (("longest", found.longest, COLOURS[1], "line-ew"), ("mean", found.mean, COLOURS[0], "circle"))
+    marks = (("longest", found.longest, BROWN, "line-ew"), ("mean", found.mean, GREEN, "circle"))
     traces = [
         {
             "type": "scatter",
@@ -158,7 +151,7 @@ def staleness(found: Ages) -> Figure:
             "marker": {"color": colour, "symbol": symbol, "size": 8, "line": {"width": 2, "color": colour}},
             "hovertemplate": "%{y:.1f}<extra>" + name + "</extra>",
         }
-        for name, values, colour, symbol in (*marks, ("now", found.now, COLOURS[2], "x-thin"))
+        for name, values, colour, symbol in (*marks, ("now", found.now, SKY, "x-thin"))
     ]
     figure = _figure(traces, "client", "rounds since it came", "staleness")
     figure["layout"]["yaxis"]["rangemode"] = "tozero"
@@ -178,7 +171,7 @@ def probabilities(found: Probabilities) -> Figure:
             "mode": "lines",
             "x": [low, 1],
             "y": [low, 1],
-            "line": {"color": COLOURS[7], "dash": "dash", "width": 1},
+            "line": {"color": GREY, "dash": "dash", "width": 1},
             "hoverinfo": "skip",
         },
         {
@@ -187,7 +180,7 @@ def probabilities(found: Probabilities) -> Figure:
             "x": _list(true),
             "y": _list(estimated),
             "text": [f"client {client}" for client in found.clients[who].tolist()],
-            "marker": {"color": PRIMARY, "size": 8, "opacity": 0.75},
+            "marker": {"color": INDIGO, "size": 8, "opacity": 0.75},
             "hovertemplate": "%{text}: p %{x:.3g}, p̂ %{y:.3g}<extra></extra>",
         },
     ]
@@ -201,7 +194,7 @@ def probabilities(found: Probabilities) -> Figure:
     return figure
 
 
-def _trace(line: Line, label: str, colour: str, dash: str, form: str) -> dict[str, Any]:
+def _trace(line: Line, label: str, style: Style, form: str) -> dict[str, Any]:
     few = len(line.x) < 3
     return {
         "type": "scatter",
@@ -209,7 +202,7 @@ def _trace(line: Line, label: str, colour: str, dash: str, form: str) -> dict[st
         "name": plain(label),
         "x": _list(line.x),
         "y": _list(line.mean),
-        "line": {"color": colour, "dash": dash, "width": 2},
+        "line": {"color": style.colour, "dash": dash_text(style), "width": 2},
         "hovertemplate": "%{y" + form + "}",
     }
 
@@ -230,17 +223,25 @@ def _cross(line: Line, label: str, colour: str) -> dict[str, Any]:
 def _band(line: Line, colour: str, shade: float) -> dict[str, Any]:
     error = np.nan_to_num(line.error)
     x, low, high = line.x, line.mean - error, line.mean + error
-    rgb = ",".join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))
     return {
         "type": "scatter",
         "mode": "lines",
         "x": _list(np.concatenate([x, x[::-1]])),
         "y": _list(np.concatenate([high, low[::-1]])),
         "fill": "toself",
-        "fillcolor": f"rgba({rgb},{shade})",
+        "fillcolor": _faded(colour, shade),
         "line": {"width": 0},
         "hoverinfo": "skip",
     }
+
+
+def dash_text(style: Style) -> str:
+    """Dashes as Plotly takes them."""
+    return ",".join(f"{length}px" for length in style.dashes) or "solid"
+
+
+def _faded(colour: str, opacity: float) -> str:
+    return f"rgba({','.join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))},{opacity:g})"
 
 
 def _figure(traces: list[dict[str, Any]], x: str, y: str, revision: str) -> Figure:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .. import configs
-from ..simulation.comparison import Method
+from ..analysis import config_label
 from ..store import RunInfo
 
 _CONDITION = re.compile(r"^([\w.]+)(!=|>=|<=|=|>|<)(.+)$")
@@ -41,13 +41,7 @@ COLUMNS = {
 
 def title(info: RunInfo) -> str:
     """What a run is called: its name, else its method, else its id."""
-    return info.name or method(info.config) or info.id
-
-
-def method(config: dict[str, Any]) -> str:
-    """The rule with its β."""
-    rule = config.get("rule")
-    return Method(rule, config.get("beta")).label if isinstance(rule, (str, dict)) else ""
+    return info.name or config_label(info.config) or info.id
 
 
 def result(info: RunInfo) -> tuple[str, float] | None:

@@ -11,8 +11,8 @@ from ..analysis import diverged_text
 from ..federation import Ints
 from ..store import RunInfo
 from . import clients, figures
-from .curves import MOST, Curve, Line, line
-from .figures import METRICS, Figure
+from .curves import MOST, Curve, line
+from .figures import METRICS, Drawn, Figure
 from .source import Source
 
 _NOTHING = "Choose runs in the table, or a cell of the heat map."
@@ -84,15 +84,15 @@ class Panels:
         """Accuracy of the frequent and of the rare clients."""
         found = []
         names = sorted({name for c in curves for i in c.runs for name in i.summary if _group(name) is not None})
-        for place, curve in enumerate(curves[:MOST]):
+        for curve in curves[:MOST]:
             for name in names:
                 one = line(self._source, curve, name)
                 if one is not None:
-                    found.append((curve.label, place, _group(name) or 0, one))
+                    found.append((curve.label, curve.style, _group(name) or 0, one))
         if not found:
             why = "No accuracy by group was recorded: the task has no accuracy, or there is one group only."
             return Panel(instead=why if curves else _NOTHING)
-        ends = [(f"{label}, {figures.group_name(number)}", place, one) for label, place, number, one in found]
+        ends = [(f"{label}, {figures.group_name(number)}", style, one) for label, style, number, one in found]
         spoken = "Accuracy of each participation group against round. " + self._ends(ends, "accuracy")
         return Panel(figures.groups(found), "Solid: frequent clients. Dotted: rare clients.", spoken)
 
@@ -134,9 +134,9 @@ class Panels:
         note = f"After round {found.round + 1}: p̂ of each client against {what}; RMS error {error:.3g}."
         return Panel(figures.probabilities(found), note, f"{len(found.clients)} clients. {note}")
 
-    def _lines(self, curves: Sequence[Curve], metric: str, axis: str) -> list[tuple[str, int, Line]]:
-        found = [(curve.label, k, line(self._source, curve, metric, axis)) for k, curve in enumerate(curves[:MOST])]
-        return [(label, k, one) for label, k, one in found if one is not None]
+    def _lines(self, curves: Sequence[Curve], metric: str, axis: str) -> list[Drawn]:
+        found = [(curve.label, curve.style, line(self._source, curve, metric, axis)) for curve in curves[:MOST]]
+        return [(label, style, one) for label, style, one in found if one is not None]
 
     def _diverged(self, curves: Sequence[Curve]) -> list[str]:
         """Say which curves end early, or have not even begun."""
@@ -146,7 +146,7 @@ class Panels:
             [f"{'; '.join(told[:3])}{' …' if len(told) > 3 else ''}. × marks where such a curve ends."] if told else []
         )
 
-    def _ends(self, lines: Sequence[tuple[str, int, Line]], metric: str) -> str:
+    def _ends(self, lines: Sequence[Drawn], metric: str) -> str:
         form = ".1%" if figures.share(metric) else ".4g"
         told = [
             f"{label}: {format(float(one.mean[-1]), form)} "

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from dash import html
 
 from .. import configs
-from ..analysis import diverged_text
+from ..analysis import Style, diverged_text
 from ..paper.heatmaps import AWAY
 from ..paper.table import Place, Table, ratio
 from ..store import RunInfo
 from .curves import Curve
-from .figures import style
 from .filters import result, title
 
 Children = list[Any]
@@ -79,11 +79,10 @@ def _row(info: RunInfo) -> Any:
 
 def legend(curves: Sequence[Curve]) -> Children:
     """One line per curve: how it is drawn, what it is, how it stands; and a button that takes it away."""
-    return [_entry(place, curve) for place, curve in enumerate(curves)]
+    return [_entry(curve) for curve in curves]
 
 
-def _entry(place: int, curve: Curve) -> Any:
-    colour, dash = style(place)
+def _entry(curve: Curve) -> Any:
     # A run that has no value yet waits for it; one that diverged will never have one.
     known = [found for found in map(result, curve.runs) if found is not None and not math.isnan(found[1])]
     mean = sum(value for _, value in known) / len(known) if known else math.nan
@@ -92,7 +91,7 @@ def _entry(place: int, curve: Curve) -> Any:
     last = diverged_text(ended, len(curve.runs)) if ended else last
     ids = " ".join(info.id for info in curve.runs)
     seeds = f"{len(curve.runs)} seed" + ("s" if len(curve.runs) > 1 else "")
-    line = html.Span(className=f"swatch {dash}", style={"borderColor": colour}, **{"aria-hidden": "true"})
+    line = html.Span(className="swatch", style={"background": _stroke(curve.style)}, **{"aria-hidden": "true"})
     return html.Li(
         [
             line,
@@ -103,6 +102,14 @@ def _entry(place: int, curve: Curve) -> Any:
         ],
         className="ended" if ended else "",
     )
+
+
+def _stroke(style: Style) -> str:
+    """A line with its dashes as a background."""
+    ends = [sum(style.dashes[:k]) for k in range(len(style.dashes) + 1)]
+    shades = [style.colour, "transparent"]
+    parts = [f"{shades[k % 2]} {a}px {b}px" for k, (a, b) in enumerate(pairwise(ends))]
+    return f"repeating-linear-gradient(90deg, {', '.join(parts)})" if parts else style.colour
 
 
 def running(infos: Sequence[RunInfo], paces: dict[str, float | None], now: float) -> Children:

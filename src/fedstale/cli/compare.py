@@ -102,6 +102,9 @@ def table(comparison: Comparison, width: int = 140) -> Table:
     A method of which a seed diverged says so in place of its accuracy, and has no other numbers.
     """
     from rich.table import Table
+    from rich.text import Text
+
+    from ..analysis import style
 
     def number(row: dict[str, Estimate | str], name: str, spec: str) -> str:
         cell = row[name]
@@ -135,5 +138,6 @@ def table(comparison: Comparison, width: int = 140) -> Table:
         numbers += [number(row, name, ".1%") for name in ("group 0", "group 1")] if grouped else []
         numbers += [number(row, "beta", ".2f"), *(mega(row, name) for name in ("bytes", "bytes down", "server bytes"))]
         numbers += [number(row, "rounds lost", ".0f")] if waits else []
-        made.add_row(str(row["method"]), *numbers, number(row, "seconds", ".1f"))
+        label = str(row["method"])
+        made.add_row(Text(label, style=style(label).colour), *numbers, number(row, "seconds", ".1f"))
     return made

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 
 from .. import configs
+from ..analysis import config_label
 from ..checks import InvalidInput
 from .chart import chart, spark
 from .group import CommandGroup
@@ -52,13 +53,12 @@ def list_(
         table.add_column(heading, justify="right" if right else "left", no_wrap=not wraps, min_width=least)
     for info in found:
         config = info.config
-        beta = f" β={configs.label(config['beta'])}" if config.get("beta") is not None else ""
         # The last value before a run diverged is not what it reached.
         accuracy = None if info.diverged_in is not None else info.summary.get("accuracy")
         table.add_row(
             info.id,
             escape(configs.text(config.get("task", ""))),
-            escape(f"{configs.text(config.get('rule', info.name or ''))}{beta}"),
+            escape(config_label(config) or info.name or ""),
             f"{config.get('p_min', '')}" if config.get("participation", "two-groups") == "two-groups" else "–",
             f"{config.get('swap', '')}",
             f"{config.get('seed', '')}",

@@ -151,11 +151,6 @@ def text(config: Config) -> str:
     return "–" if config is None else f"{config:g}" if isinstance(config, float) else str(config)
 
 
-def label(config: Config) -> str:
-    """A rule or β as labels have it: names and numbers as they are, anything else by `text`."""
-    return text(config) if isinstance(config, Mapping) else str(config)
-
-
 def _init(value: Any) -> list[Field[Any]]:
     return [field for field in fields(value) if field.init]
 

@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis import method_label, style
 from ..durable import replacing
-from ..figures import COLOURS, footnote, pyplot, save
+from ..figures import footnote, line_style, pyplot, save
 from ..spreadsheet import CsvWriter
 from ..sweeps import Cell
 from .grids import FIG3_P_MIN, FIG4_SWAP
 from .table import Place, Table, ratio
 
-STYLES: dict[float | str, tuple[str, str, str]] = {
-    0.0: ("FedAvg (β=0)", COLOURS["U-FedAvg"], "o"),
-    0.5: ("FedStale (β=0.5)", "#CC79A7", "s"),
-    1.0: ("FedVARP (β=1)", COLOURS["U-FedVARP"], "^"),
-    "auto": ("FedStale (auto)", COLOURS["FedStale β=auto"], "D"),
-}
+MARKERS: dict[float | str, str] = {0.0: "o", 0.5: "s", 1.0: "^", "auto": "D"}
+"""The β that are drawn."""
 
 
 def fig3(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
@@ -57,7 +54,8 @@ def _draw(
     figure, axis = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
     lines: list[list[Any]] = []
     shares = {swap: table.swapped(swap) for _, swap in places}
-    for k, (beta, (name, shade, marker)) in enumerate(STYLES.items()):
+    for k, (beta, marker) in enumerate(MARKERS.items()):
+        name = method_label("fedstale", beta)
         cells = [table.cells[place].get(beta) for place in places]
         mean = np.array([np.nan if cell is None else 100 * cell.mean for cell in cells])
         error = np.array([np.nan if cell is None else 100 * cell.error for cell in cells])
@@ -71,7 +69,7 @@ def _draw(
             at,
             mean,
             np.nan_to_num(error),
-            color=shade,
+            **line_style(style(method_label("fedstale", beta))),
             marker=marker,
             markersize=4.5,
             capsize=2.5,

@@ -14,25 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Estimate
+from ..analysis import Estimate, method_label, style
+from ..analysis.palette import INDIGO, RED
 from ..checks import Float
 from ..durable import replacing
-from ..figures import COLOURS, pyplot, save
+from ..figures import line_style, pyplot, save
 from ..simulation import Callback, Record, Settings, Simulation, build, make_settings
 from ..spreadsheet import CsvWriter
 from ..store import Store
 from ..sweeps.identity import finished, identity
 from ..tasks.quadratic import Quadratic
 
-METHODS: dict[str, float | str] = {
-    "FedAvg (β=0)": 0.0,
-    "FedVARP (β=1)": 1.0,
-    "FedStale (β=0.8)": 0.8,
-    "FedStale (auto)": "auto",
-}
-SHADES = dict(
-    zip(METHODS, (COLOURS["U-FedAvg"], COLOURS["U-FedVARP"], "#CC79A7", COLOURS["FedStale β=auto"]), strict=True)
-)
+METHODS: dict[str, float | str] = {method_label("fedstale", beta): beta for beta in (0.0, 1.0, 0.8, "auto")}
 RUNS = 10
 LR = 0.002
 """The largest of .0003, .0005, .0007, .001, .0014, .002 and .003 at which every β converges (.003: β = 1 does not)."""
@@ -105,7 +98,7 @@ def draw(store: Store, folder: Path, seeds: int = RUNS) -> list[Path]:
     ):
         _contours(axis, problem, faint=True)
         for label in shown:
-            axis.plot(*paths[label].T, color=SHADES[label], linewidth=0.9, alpha=0.85, label=label)
+            axis.plot(*paths[label].T, linewidth=0.9, **line_style(style(label)), alpha=0.85, label=label)
         axis.set_title(title)
         axis.legend(loc="upper left", fontsize=8)
     measured = curves(store, seeds)
@@ -121,7 +114,7 @@ def _contours(axis: Any, problem: Quadratic, *, faint: bool = False) -> None:
     x, y = np.meshgrid(np.linspace(-12, 12, 160), np.linspace(-12, 12, 160))
     points = np.stack([x, y], axis=-1)
     levels = (1, 4, 12, 30, 60, 110)
-    for client, shade in enumerate(("#0072B2", "#D55E00")):
+    for client, shade in enumerate((INDIGO, RED)):
         strength = 0.18 if faint else 0.6
         axis.contour(
             x, y, problem.client_loss(client, points), levels=levels, colors=shade, linewidths=0.7, alpha=strength
@@ -148,9 +141,9 @@ def _losses(axis: Any, measured: dict[str, tuple[Float, Float]]) -> None:
         found = [Estimate.of(column) for column in losses.T]
         mean, error = (np.array([getattr(one, part) for one in found]) for part in ("mean", "error"))
         error = np.nan_to_num(error)
-        axis.plot(rounds, mean, color=SHADES[label], linewidth=1.3, label=label)
+        axis.plot(rounds, mean, linewidth=1.3, label=label, **line_style(style(label)))
         low = np.maximum(mean - error, mean / 10)
-        axis.fill_between(rounds, low, mean + error, color=SHADES[label], alpha=0.15, linewidth=0)
+        axis.fill_between(rounds, low, mean + error, color=style(label).colour, alpha=0.15, linewidth=0)
     axis.set(yscale="log", xlabel="round", ylabel="F(w) − F(w*)")
     axis.legend(loc="lower left", fontsize=8)
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Estimate
+from ..analysis import Estimate, method_label, style
 from ..checks import Float
-from ..figures import COLOURS, footnote, pyplot, save
+from ..figures import footnote, pyplot, save
+from .curves import MARKERS
 from .grids import AUTOS, FIG4_SWAP
 from .table import Table, paired, ratio
 
@@ -110,27 +111,23 @@ def fig5(known: Table, estimated: Table, folder: Path, task: str, note: str = ""
 
 
 def _cost(axis: Any, known: Table, estimated: Table) -> None:
-    shades: dict[float | str, str] = {
-        0.0: COLOURS["U-FedAvg"],
-        0.5: "#CC79A7",
-        1.0: COLOURS["U-FedVARP"],
-        "auto": COLOURS["FedStale β=auto"],
-    }
-    names: dict[float | str, str] = {
-        0.0: "FedAvg (β=0)",
-        0.5: "FedStale (β=0.5)",
-        1.0: "FedVARP (β=1)",
-        "auto": "FedStale (auto)",
-    }
     place = np.arange(len(known.p_min))
-    for k, (beta, shade) in enumerate(shades.items()):
+    for k, (beta, marker) in enumerate(MARKERS.items()):
+        label = method_label("fedstale", beta)
         losses = [cost(known, estimated, p, beta) for p in known.p_min]
         mean = np.array([100 * loss.mean for loss in losses])
         if not np.isfinite(mean).any():
             continue
         error = np.nan_to_num(np.array([100 * loss.error for loss in losses]))
         axis.errorbar(
-            place + 0.06 * (k - 1.5), mean, error, color=shade, label=names[beta], marker="o", markersize=4, capsize=2
+            place + 0.06 * (k - 1.5),
+            mean,
+            error,
+            color=style(label).colour,
+            label=label,
+            marker=marker,
+            markersize=4,
+            capsize=2,
         )
     axis.axhline(0, color="black", linewidth=0.7)
     axis.set_xticks(place, [f"{ratio(p):.3g}" for p in known.p_min])

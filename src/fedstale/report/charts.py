@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..analysis import Style
+from ..analysis.palette import INDIGO, SOLID
 from ..checks import Float
 from .markup import Markup, tag
 from .scale import Scale, labels, span
@@ -18,8 +20,6 @@ POINTS = 160
 """More points than this are averaged: the drawing is not wider."""
 CLIENTS, COLUMNS = 48, 180
 """The finest raster."""
-COLOURS = 12
-DASHED = ("", "7 3", "2 3", "9 3 2 3")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Line:
     error
         Half the height of its band, shape (n,), NaN or None for none.
     style
-        Its colour, and behind the last colour its dashes.
+        Its colour and its dashes.
     ending
         Why it ends before the others: "diverged in round 17". A cross marks the place.
     """
@@ -44,7 +44,7 @@ class Line:
     x: Float
     y: Float
     error: Float | None = None
-    style: int = 0
+    style: Style = SOLID
     ending: str = ""
 
 
@@ -122,7 +122,7 @@ def raster(title: str, participants: Mapping[int, NDArray[np.int64]], num_client
     thick = (height - BOTTOM - TOP) / rows
     level = np.ceil(share * 4).astype(int)
     parts = [
-        tag("path", d=path, class_="mark", stroke_width=f"{0.86 * thick:.1f}", opacity=f"{k / 4:g}")
+        tag("path", d=path, class_="mark", stroke=INDIGO, stroke_width=f"{0.86 * thick:.1f}", opacity=f"{k / 4:g}")
         for k in (1, 2, 3, 4)
         if (path := _marks(level == k, x, y))
     ]
@@ -185,16 +185,17 @@ def _draw(line: Line, x: Scale, y: Scale, *, percent: bool) -> list[Markup]:
         wide = np.nan_to_num(error)
         above = [f"{a} {_short(b)}" for a, b in zip(at, y(line.y + wide), strict=True)]
         below = [f"{a} {_short(b)}" for a, b in zip(at, y(line.y - wide), strict=True)]
-        parts.append(tag("path", d="M" + "L".join([*above, *reversed(below)]) + "Z", class_=f"band k{_colour(line)}"))
+        parts.append(
+            tag("path", d="M" + "L".join([*above, *reversed(below)]) + "Z", class_="band", fill=line.style.colour)
+        )
     points = [f"{a} {_short(b)}" for a, b in zip(at, y(line.y), strict=True)]
     d = "M" + "L".join(points) + ("h.1" if len(points) == 1 else "")
     title = tag("title", _told(line, percent=percent))
-    dashes = _dashes(line.style)
-    parts.append(tag("path", title, d=d, class_=f"line k{_colour(line)}", stroke_dasharray=dashes or None))
+    parts.append(tag("path", title, d=d, **_stroke(line.style)))
     if line.ending:
         cross = f"M{points[-1]}m-4 -4l8 8m0 -8l-8 8"
         parts.append(
-            tag("path", tag("title", f"{line.label}: {line.ending}"), d=cross, class_=f"line k{_colour(line)}")
+            tag("path", tag("title", f"{line.label}: {line.ending}"), d=cross, **_stroke(Style(line.style.colour)))
         )
     return parts
 
@@ -223,17 +224,15 @@ def _told(line: Line, *, percent: bool) -> str:
     return f"{line.label}: {end}, between {low} and {high}"
 
 
-def _swatch(style: int) -> Markup:
-    stroke = tag("path", d="M0 6H22", class_=f"line k{style % COLOURS}", stroke_dasharray=_dashes(style) or None)
-    return tag("svg", stroke, viewBox="0 0 22 12", class_="swatch", aria_hidden="true")
+def _swatch(style: Style) -> Markup:
+    return tag(
+        "svg", tag("path", d="M0 6H30", **_stroke(style)), viewBox="0 0 30 12", class_="swatch", aria_hidden="true"
+    )
 
 
-def _colour(line: Line) -> int:
-    return line.style % COLOURS
-
-
-def _dashes(style: int) -> str:
-    return DASHED[style // COLOURS % len(DASHED)]
+def _stroke(style: Style) -> dict[str, str | None]:
+    dashes = " ".join(map(str, style.dashes))
+    return {"class_": "line", "stroke": style.colour, "stroke_dasharray": dashes or None}
 
 
 def _short(value: float) -> str:

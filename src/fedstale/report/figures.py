@@ -6,43 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis import Curve
+from ..analysis import Curve, Style, styles
+from ..analysis.palette import BROWN, GREEN, SKY
 from ..paper.grids import AUTOS
 from ..paper.table import Table, ratio
 from ..sweeps import Measured
-from .charts import COLOURS, Line, legend_of, line_chart
+from .charts import Line, legend_of, line_chart
 from .markup import Markup, tag, text
 from .study import Row, Study, place_text
-
-STYLES = {
-    "FedAvg": 0,
-    "U-FedAvg": 1,
-    "FedStale β=0.0": 1,
-    "FedVARP": 2,
-    "U-FedVARP": 3,
-    "FedStale β=1.0": 3,
-    "FedStale β=0.5": 4,
-    "FedStale β=auto": 5,
-    "FedStale β=0.2": 6,
-    "FedStale β=0.8": 7,
-    "FedStale β=auto-per-client": 8,
-}
-"""The same method always in the same colour, as in the pictures of `fedstale compare` and of the paper's figures."""
-
-
-def styles(methods: Sequence[str]) -> dict[str, int]:
-    """A colour for each method; behind the last colour, dashes tell them apart."""
-    known = {name: STYLES[name] for name in methods if name in STYLES}
-    taken = set(known.values())
-    if len(taken) < len(known):  # β = 0 beside U-FedAvg, which is the same method
-        known, taken = {}, set()
-    free = [k for k in range(len(methods) + COLOURS) if k not in taken]
-    return {name: known[name] if name in known else free.pop(0) for name in methods}
 
 
 def curves(study: Study) -> list[Markup]:
     """For each shown place its charts, under one legend."""
-    chosen = styles(study.methods)
+    chosen = dict(zip(study.methods, styles(study.methods), strict=True))
     names = Markup(legend_of([Line(name, np.empty(0), np.empty(0), style=style) for name, style in chosen.items()]))
     parts = [names]
     for name, rows in study.shown().items():
@@ -55,7 +31,7 @@ def curves(study: Study) -> list[Markup]:
     return parts
 
 
-def place_charts(study: Study, rows: Sequence[Row], chosen: dict[str, int]) -> list[Markup]:
+def place_charts(study: Study, rows: Sequence[Row], chosen: dict[str, Style]) -> list[Markup]:
     """Learning curves of every method in one place, β, and who came (which is the same for all methods)."""
 
     def lines(metric: str) -> list[Line]:
@@ -74,15 +50,18 @@ def place_charts(study: Study, rows: Sequence[Row], chosen: dict[str, int]) -> l
     return [*made, *attendance(study, rows[0])]
 
 
-def _line(label: str, curve: Curve, style: int) -> Line:
+def _line(label: str, curve: Curve, style: Style) -> Line:
     return Line(label, curve.rounds, curve.mean, curve.error, style, curve.ending)
 
 
 def attendance(study: Study, row: Row) -> list[Markup]:
     """How many came, and how old the remembered updates are: mean over seeds of one method, since all see the same."""
     charts = {
-        "Clients that came": {"participants": ("clients", 9)},
-        "Age of the remembered updates, in rounds": {"staleness_max": ("oldest", 11), "staleness_mean": ("mean", 10)},
+        "Clients that came": {"participants": ("clients", Style(SKY))},
+        "Age of the remembered updates, in rounds": {
+            "staleness_max": ("oldest", Style(BROWN)),
+            "staleness_mean": ("mean", Style(GREEN)),
+        },
     }
     made = []
     for title, metrics in charts.items():

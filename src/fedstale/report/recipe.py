@@ -8,11 +8,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..analysis import METHOD_SETTINGS
 from ..simulation.settings import Settings, make_settings
 
 _DEFAULTS = make_settings().record()
-TOGETHER = ("rule", "beta", "rule_options", "memory", "server_lr")
-"""What makes a method: settings that change together in a sweep."""
 
 
 def changed(one: Settings) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def grid(name: str, runs: Sequence[Settings]) -> str:
     varied = [key for key in _DEFAULTS if len({json.dumps(record[key]) for record in records}) > 1]
     common = {key: value for key, value in changed(runs[0]).items() if key not in varied}
     axes: dict[str, list[Any]] = {}
-    together = [key for key in varied if key in TOGETHER]
+    together = [key for key in varied if key in METHOD_SETTINGS]
     unset = [key for key in varied if any(record[key] is None for record in records)]  # TOML has no word for it
     methods = [key for key in varied if key in unset or (key in together and (len(together) > 1 or unset))]
     if methods:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..analysis import Style
+from ..analysis.palette import GREEN, INDIGO, RED
 from ..checks import Float
 from ..store import Run, RunInfo
 from .charts import Line, line_chart, raster
@@ -89,13 +91,13 @@ def _clients(info: RunInfo) -> int:
 def _alone(name: str, x: Float, columns: dict[str, Float], ending: str) -> Markup:
     log = name == "excess_loss"
     limits = (-0.03, 1.03) if name == "beta" else None
-    return line_chart(TITLES.get(name, name), [Line(name, x, columns[name], None, 5, ending)], log=log, limits=limits)
+    return line_chart(TITLES.get(name, name), [Line(name, x, columns[name], ending=ending)], log=log, limits=limits)
 
 
 def _together(
     title: str, names: dict[str, str], x: Float, columns: dict[str, Float], ending: str, *, percent: bool = False
 ) -> Markup:
-    styles = (5, 3, 6)
+    styles = (Style(RED), Style(INDIGO), Style(GREEN))
     lines = [
         Line(label, x, columns[name], None, style, ending)
         for (name, label), style in zip(names.items(), styles, strict=False)
@@ -112,7 +114,7 @@ def _clients_charts(run: Run) -> list[Markup]:
         if not last.size:
             continue
         title = f"{CLIENT_TITLES.get(name, f'{name} by client')}, round {rounds[-1] + 1:,}"
-        line = Line(name, np.arange(1.0, len(last) + 1), last, None, 3)
+        line = Line(name, np.arange(1.0, len(last) + 1), last, None, Style(INDIGO))
         percent = name in ("accuracy", "probability")
         made.append(line_chart(title, [line], x_label="clients, in order of the value", percent=percent))
     return made

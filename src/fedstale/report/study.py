@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 
 from .. import configs
-from ..analysis import Curve, Estimate, over_seeds
+from ..analysis import METHOD_SETTINGS, Curve, Estimate, method_order, over_seeds
 from ..checks import InvalidInput
-from ..simulation.comparison import Method
 from ..simulation.settings import Settings, make_settings
 from ..store import RunInfo, Store
 from ..sweeps import Cell, Measured, tuned
 from ..sweeps.identity import identity
 from ..sweeps.results import tail_of
-from .recipe import TOGETHER
 
 Place = tuple[tuple[str, Any], ...]
 """The settings that make it, by name."""
@@ -33,7 +31,7 @@ WITHOUT_EFFECT = (
     *("evaluate_every", "per_client", "memory_error", "train_loss"),
 )
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
-NOT_PLACES = ("task", "seed", "lr", *TOGETHER, *WITHOUT_EFFECT)
+NOT_PLACES = ("task", "seed", "lr", *METHOD_SETTINGS, *WITHOUT_EFFECT)
 CURVES = 4
 """So many places are shown with their curves."""
 
@@ -103,7 +101,7 @@ class Study:
         for cell in tuned(self.measured):
             one = cell.runs[0].settings
             mine = tuple(infos[id(run)] for run in cell.runs)
-            rows.append(Row(self.place(one), label(one), cell, mine, self._numbers(one, mine)))
+            rows.append(Row(self.place(one), one.label, cell, mine, self._numbers(one, mine)))
         # Stable: equal ones stay as they came.
         order = {name: k for k, name in enumerate(sorted({row.method for row in rows}, key=method_order))}
         return sorted(
@@ -216,20 +214,6 @@ def exact(info: RunInfo) -> Settings | None:
         return make_settings(**info.config)
     except InvalidInput:
         return None
-
-
-def label(one: Settings) -> str:
-    """What a method is called."""
-    name = Method(one.rule, one.beta, None if one.memory == "ram" else one.memory).label
-    more = {**one.rule_options, **({} if one.server_lr == 1.0 else {"η_s": f"{one.server_lr:g}"})}
-    return ", ".join([name, *(f"{key} {configs.text(value)}" for key, value in more.items())])
-
-
-def method_order(name: str) -> tuple[int, str]:
-    """FedAvg first, FedStale by β, then the others by name."""
-    known = ("FedAvg", "U-FedAvg", "FedVARP", "U-FedVARP", "FedStale")
-    first = name.split(" β=")[0]
-    return (known.index(first) if first in known else len(known), name)
 
 
 def place_text(place: Place) -> str:

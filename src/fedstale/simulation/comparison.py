@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Curve, Estimate, over_seeds
+from ..analysis import Curve, Estimate, method_label, over_seeds
 from ..checks import fail, positive_int
 from ..configs import Config
-from ..configs import label as named
 from ..rules import OPTIMIZERS, RULES
 from ..spreadsheet import CsvWriter
 from ..tasks.label_swap import swap_text
@@ -35,31 +34,9 @@ class Method:
     @property
     def label(self) -> str:
         """What it is called in tables and figures."""
-        name, plus, optimizer = named(self.rule).partition("+")
-        label = LABELS.get(name, name) + plus + optimizer + ("" if self.beta is None else f" β={named(self.beta)}")
-        return label if self.memory is None else f"{label}, {self.memory}"
+        return method_label(self.rule, self.beta, self.memory)
 
 
-LABELS = {
-    "fedavg": "FedAvg",
-    "u-fedavg": "U-FedAvg",
-    "fedvarp": "FedVARP",
-    "u-fedvarp": "U-FedVARP",
-    "fedstale": "FedStale",
-    "fedau": "FedAU",
-    "mifa": "MIFA",
-    "mifa-wait": "MIFA, waiting",
-    "fedlaavg": "FedLaAvg",
-    "afa-cd": "AFA-CD",
-    "afa-cs": "AFA-CS",
-    "scaffold": "SCAFFOLD",
-    "svrg": "SVRG",
-    "scsg": "SCSG",
-    "sarah": "SARAH",
-    "spider": "SPIDER",
-    "fedprox": "FedProx",
-    "feddyn": "FedDyn",
-}
 DEFAULT = (
     Method("fedavg"),
     Method("u-fedavg"),

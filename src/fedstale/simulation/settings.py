@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .. import beta as betas
 from .. import configs, rules
 from .. import participation as who
+from ..analysis import method_label
 from ..checks import MOST_CLIENTS, MOST_ROUNDS, InvalidInput, fail, unknown
 
 ABSURD = 1_000_000
@@ -134,8 +135,7 @@ class Settings(BaseModel):
     @property
     def label(self) -> str:
         """What the run is called in tables and figures."""
-        rule = configs.label(self.rule)
-        return rule if self.beta is None else f"{rule} β={configs.label(self.beta)}"
+        return method_label(self.rule, self.beta, self.memory, self.rule_options, self.server_lr)
 
     @property
     def task_name(self) -> str:

@@ -1,0 +1,92 @@
+"""The colours: a method has the same one in every picture, page and terminal, whatever stands beside it.
+
+Eight colours, found by a search for what is furthest apart with normal sight and with each of the three colour
+blindnesses, among colours with a contrast of 3:1 against both a white and a dark page (the tests compute both). Dashes
+tell apart what shares a colour, so that colour alone never tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from .methods import SAME_AS
+
+GREY, ORANGE, SKY, INDIGO, PINK, RED, GREEN, BROWN = COLOURS = (
+    *("#84909c", "#d87800", "#009ce4", "#6060d8"),
+    *("#b43ca8", "#cc2424", "#3c843c", "#906060"),
+)
+DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 3), (8, 3, 2, 3), (14, 4), (14, 3, 2, 3))
+"""Lengths of strokes and gaps in pixels; empty is a solid line."""
+
+SEQUENTIAL = ("#ffffd9", "#c7e9b4", "#41b6c4", "#225ea8", "#081d58")
+"""Of β_opt from 0 to 1, equally spaced; lightness falls all the way, so that it reads without colour, too."""
+DIVERGING = ("#b23c28", "#f4c8b0", "#f7f7f7", "#aad0ec", "#2166ac")
+"""Of a difference: worse, equal, better."""
+
+_METHODS = (
+    # solid, one for each colour
+    *("FedAvg", "U-FedAvg", "FedVARP", "U-FedVARP"),
+    *("FedStale β=0.5", "FedStale β=auto", "FedStale β=0.2", "FedStale β=0.8"),
+    # dashed
+    *("MIFA", "MIFA, waiting", "FedLaAvg", "AFA-CD"),
+    *("AFA-CS", "FedStale β=auto-per-client", "FedAU", "SCAFFOLD"),
+    # dotted
+    *("SVRG", "SCSG", "SARAH", "SPIDER"),
+    *("FedProx", "FedStale β=auto, lowrank:4", "FedDyn", "FedStale β=auto, clustered:4"),
+    # dashes and dots
+    *("FedStale+adagrad β=auto", "FedStale+adam β=auto", "FedStale+momentum β=auto", "FedStale+yogi β=auto"),
+)
+_KNOWN = {label: place for place, label in enumerate(_METHODS)}
+_OTHERS = range(4 * len(COLOURS), len(DASHES) * len(COLOURS))
+"""Styles that no method above has or will have: for all others."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line is drawn."""
+
+    colour: str
+    dashes: tuple[int, ...] = ()
+
+
+SOLID = Style(RED)
+"""Where there is one line, and no other to tell it from."""
+
+
+def style(method: str, repetition: int = 0) -> Style:
+    """Return the style of a method by its label.
+
+    A method that is not listed above gets a style by a checksum of its label: always the same one.
+
+    Parameters
+    ----------
+    method
+        As `method_label` has it.
+    repetition
+        0 for the first line of the method in a chart; further ones keep its colour and get other dashes, as long as
+        there are any.
+    """
+    for label, same in SAME_AS.items():
+        method = same if method == f"{label} ({same})" else method
+    place = _KNOWN.get(method, _OTHERS[crc32(method.encode()) % len(_OTHERS)])
+    more, dash = divmod(repetition, len(DASHES))
+    return Style(COLOURS[(place + more) % len(COLOURS)], DASHES[(place // len(COLOURS) + dash) % len(DASHES)])
+
+
+def styles(methods: Sequence[str]) -> list[Style]:
+    """Return a style for each line of a chart, of which several may be of one method."""
+    found: list[Style] = []
+    for method in methods:
+        several = (style(method, repetition) for repetition in range(len(DASHES) * len(COLOURS)))
+        found.append(next((one for one in several if one not in found), style(method)))
+    return found
+
+
+def blend(stops: Sequence[str], share: float) -> str:
+    """Return the colour at a share (0 to 1) of the way through equally spaced stops."""
+    at = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    k = min(int(at), len(stops) - 2)
+    ends = ([int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops[k : k + 2])
+    return "#" + "".join(f"{round(a + (b - a) * (at - k)):02x}" for a, b in zip(*ends, strict=True))
