@@ -188,7 +188,7 @@ def _flower(storage: str) -> Callable[[Path], None]:
 def _read_flower(folder: Path) -> tuple[dict[str, Any], list[Any]]:
     found = state_outcome(folder / "checkpoint")
     about = State.load(folder / "checkpoint")
-    facts = json.loads(about.extras["flower/about"].tobytes())
+    facts = json.loads(about.extras["flower/facts"].tobytes())
     about.close()
     run = facts["strategy"].pop("store_run")
     # The text of the saved facts holds the run's id and the folder of the test; the facts themselves are compared.

@@ -239,7 +239,7 @@ def insecure(machine: Machine) -> dict[str, Any]:
     for pid in server_processes():
         os.kill(pid, signal.SIGKILL)
     report["killed_after"] = machine.rounds("killed")
-    second = machine.finish(machine.run("killed", num_server_rounds=5, resume=True), "killed")
+    second = machine.finish(machine.run("killed", num_server_rounds=5), "killed")
     report["killed"] = {"status": second, **machine.about("killed"), **machine.story("killed")}
 
     run = machine.run("device", num_server_rounds=6, min_nodes=2)

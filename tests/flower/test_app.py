@@ -78,7 +78,7 @@ def test_the_app_learns_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     grid = MemoryGrid({node: lambda m, c=context: client_app.app(m, c) for node, context in contexts.items()})  # type: ignore[misc]
     (tmp_path / "out").mkdir()
     server_app.app(grid, Context(1, 0, {}, RecordDict(), dict(config)))
-    server_app.app(grid, Context(1, 0, {}, RecordDict(), config | {"num-server-rounds": 5, "resume": True}))
+    server_app.app(grid, Context(1, 0, {}, RecordDict(), config | {"num-server-rounds": 5}))
     from fedstale.store import Store
 
     with Store.open(tmp_path / "out" / "runs", read_only=True) as store:

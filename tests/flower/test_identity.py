@@ -72,7 +72,7 @@ def test_after_a_restart_with_new_node_ids_the_rows_are_found_again() -> None:
     strategy.start(grid, record(first_model()), num_rounds=2)
     grid.nodes = trainers([0, 1, 2], 9000)
     grid.online = set(grid.nodes)
-    strategy.start(grid, record(first_model()), num_rounds=4)
+    strategy.start(grid, record(first_model()), num_rounds=2)
     assert strategy.aggregator is not None
     assert len(strategy.aggregator.identities) == 3
     assert strategy.aggregator.state.clients["last_seen"].tolist() == [3, 3, 3]

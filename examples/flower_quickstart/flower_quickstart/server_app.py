@@ -17,19 +17,16 @@ def main(grid: Grid, context: Context) -> None:
     """Train the digits model on whoever shows up."""
     config = context.run_config
     output = Path(str(config["output"])) if config["output"] else None
-    checkpoint = output / "checkpoint" if output else None
 
-    if config["resume"] and checkpoint is not None:
-        strategy = FedStale.resume(checkpoint)
-    else:
-        strategy = FedStale(
-            fraction_train=float(config["fraction-train"]),
-            fraction_evaluate=float(config["fraction-evaluate"]),
-            min_train_nodes=1,
-            min_available_nodes=int(config["min-nodes"]),
-            checkpoint=checkpoint,
-            store=output / "runs" if output else None,
-        )
+    strategy = FedStale(
+        fraction_train=float(config["fraction-train"]),
+        fraction_evaluate=float(config["fraction-evaluate"]),
+        min_train_nodes=1,
+        min_available_nodes=int(config["min-nodes"]),
+        checkpoint=output / "checkpoint" if output else None,
+        resume="auto" if output else "never",
+        store=output / "runs" if output else None,
+    )
 
     result = strategy.start(
         grid=grid,

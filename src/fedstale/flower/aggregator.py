@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from ..checks import Float, InvalidInput, fail
@@ -22,12 +22,13 @@ from ..memory import Memory
 from ..rules import Rule
 from ..screening import fault
 from ..state import State
-from .layout import BadArrays, Layout, read_arrays
+from .layout import BadArrays, Layout, decode, read_arrays
 from .probabilities import Probabilities
 from .replies import ClientReply, LeftOut
 
 _FACTS = "flower/facts"
 _BUFFER = "flower/buffer/"
+_RETURNED = "flower/returned/"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Aggregator:
         self.layout = layout
         self.buffers = buffers
         self.identities = list(identities)
+        self.returned: ArrayRecord | None = None
         self._index = {name: i for i, name in enumerate(self.identities)}
         self._rows = np.empty((0, layout.num_params), dtype=layout.dtype)
 
@@ -232,8 +234,19 @@ class Aggregator:
                     memory.replace([client], memory.rows([client]), masses=[mass])
         return sizes if sizes.any() else None
 
-    def save(self, folder: Path, strategy: Mapping[str, Any], pending_log: Mapping[str, Any]) -> None:
-        """Write a checkpoint (see `State.save`), with facts about the strategy and about the last round."""
+    def save(
+        self,
+        folder: Path,
+        strategy: Mapping[str, Any],
+        pending_log: Mapping[str, Any],
+        returned: ArrayRecord | None = None,
+    ) -> None:
+        """Write a checkpoint (see `State.save`), with facts about the strategy and about the last round.
+
+        `returned` is the model that the round gave, where a strategy built on this one has changed it since: a loop
+        that goes through the round again changes it again.
+        """
+        self.returned = returned
         facts = {
             "strategy": strategy,
             "layout": self.layout.describe(),
@@ -244,6 +257,10 @@ class Aggregator:
         self.state.extras[_FACTS] = np.frombuffer(text, dtype=np.uint8)
         for name, array in self.buffers.items():
             self.state.extras[_BUFFER + name] = array
+        for slot in self.layout.slots:
+            self.state.extras.pop(_RETURNED + slot.name, None)
+            if returned is not None:
+                self.state.extras[_RETURNED + slot.name] = decode(returned[slot.name])
         self.state.save(folder)
 
     @classmethod
@@ -256,7 +273,11 @@ class Aggregator:
         facts = json.loads(state.extras[_FACTS].tobytes())
         layout = Layout.from_description(facts["layout"])
         buffers = {s.name: state.extras[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
-        return cls(state, layout, buffers, facts["identities"]), facts["strategy"], facts["pending_log"]
+        aggregator = cls(state, layout, buffers, facts["identities"])
+        if all(_RETURNED + s.name in state.extras for s in layout.slots):
+            returned = {s.name: state.extras[_RETURNED + s.name].reshape(s.shape) for s in layout.slots}
+            aggregator.returned = ArrayRecord({name: Array(array) for name, array in returned.items()})
+        return aggregator, facts["strategy"], facts["pending_log"]
 
 
 def refuse_local_work(rule: Rule, state: State, clients: Ints) -> None:

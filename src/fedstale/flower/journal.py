@@ -99,6 +99,11 @@ class Journal:
                 whole.write_text(json.dumps(folder_reference(checkpoint, self._run.folder / _OWNER)), encoding="utf-8")
         return self._run.id
 
+    @property
+    def unused(self) -> bool:
+        """Whether a store was given and nobody has opened it."""
+        return self.given is not None and self._run is None
+
     def lacks(self, index: int) -> bool:
         """Whether a round is still to be noted."""
         return self._run is not None and index > self._last

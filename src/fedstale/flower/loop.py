@@ -1,7 +1,7 @@
 """The rounds of a federation: Flower's `Strategy.start`, with a beginning that may be in the middle.
 
-It differs from Flower's loop in what a federation with absent clients needs: round numbers go on after a
-resume, a round without messages does not touch the network, and a run in which nobody ever answered fails
+It differs from Flower's loop in what a federation with absent clients needs: rounds that an earlier process did are
+not done again, a round without messages does not touch the network, and a run in which nobody ever answered fails
 instead of returning the initial model as a success.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from logging import INFO, getLogger
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -21,7 +20,8 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from ..checks import positive_int
-from ..durable import Lock
+from ..interrupts import postponed
+from .history import Phase
 from .journal import per_client, scalars
 
 if TYPE_CHECKING:
@@ -45,66 +45,69 @@ def run_rounds(
     evaluate_config: ConfigRecord,
     evaluate_fn: EvaluateFn | None,
 ) -> Result:
-    """Run rounds until `num_rounds` are done in total."""
+    """Run `num_rounds` rounds, those of an earlier process included."""
     positive_int("num_rounds", num_rounds, 0)
     _logger.log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
     strategy.summary()
-    aggregator = strategy.prepare(initial_arrays)
-    aggregator.read_fitting(initial_arrays)
-    # Work that nobody waits for any more would only delay a node's next round.
-    strategy.ttl = timeout
-    done = aggregator.state.round
-    arrays = initial_arrays if done == 0 else strategy.current_arrays()
-    if done:
-        _logger.log(INFO, "Resumed after round %d with %d known clients", done, len(aggregator.identities))
     began = time.monotonic()
-    result = Result(arrays=arrays)
-    with _locked(strategy.checkpoint), strategy.journal as journal:
+    strategy.lock()
+    with ExitStack() as stack:
+        stack.callback(strategy.unlock)
+        before = strategy.begin_start()
+        aggregator = strategy.prepare(initial_arrays)
+        aggregator.read_fitting(initial_arrays)
+        # Work that nobody waits for any more would only delay a node's next round.
+        strategy.ttl = timeout
+        total = aggregator.state.round
+        done = min(max(total - before, 0), num_rounds)
+        arrays = initial_arrays if done == 0 else strategy.current_arrays()
+        if done:
+            _logger.log(INFO, "Resumed after round %d with %d known clients", done, len(aggregator.identities))
+        result = Result(arrays=arrays)
+        history, probabilities = strategy.history, strategy.probabilities
+        history.fill(result, before, before + done)
+        journal = stack.enter_context(strategy.journal)
         config = {"kind": "flower", **strategy.config_facts()}
-        strategy.store_run = journal.open(config, num_rounds, strategy.store_run, done, strategy.checkpoint)
-        first = _server_evaluation(evaluate_fn, done, arrays, result)
-        if done and journal.lacks(done - 1):  # the process died between its checkpoint and the end of the round
-            first |= _client_evaluation(strategy, grid, arrays, done, evaluate_config, timeout, result)
-            journal.record(done - 1, strategy.pending_log, first, per_client(aggregator, strategy.probabilities))
+        strategy.store_run = journal.open(config, before + num_rounds, strategy.store_run, total, strategy.checkpoint)
+        phase: Phase = "server" if done else "initial"
+        evaluated = scalars("", history.get(phase, before + done))
+        if not history.has(phase, before + done):
+            evaluated = _server_evaluation(strategy, evaluate_fn, phase, done, before, arrays, result)
+        if done:  # the process may have died between its checkpoint and the end of the round
+            evaluated |= _client_evaluation(strategy, grid, arrays, done, evaluate_config, timeout, result)
+        if done and journal.lacks(total - 1):
+            journal.record(total - 1, strategy.pending_log, evaluated, per_client(aggregator, probabilities))
         for server_round in range(done + 1, num_rounds + 1):
             _logger.log(INFO, "")
             _logger.log(INFO, "[ROUND %s/%s]", server_round, num_rounds)
             messages = strategy.configure_train(server_round, arrays, train_config, grid)
-            model, train = strategy.aggregate_train(server_round, _send(grid, messages, timeout))
-            if model is not None:
-                result.arrays = arrays = model
+            replies = _send(grid, messages, timeout)
+            with postponed("round"):
+                model, train = strategy.aggregate_train(server_round, replies)
+                if model is not None:
+                    result.arrays = arrays = model
+                strategy.settle(arrays)
             if train is not None:
                 _logger.log(INFO, "\t└──> Aggregated MetricRecord: %s", train)
                 result.train_metrics_clientapp[server_round] = train
             evaluated = _client_evaluation(strategy, grid, arrays, server_round, evaluate_config, timeout, result)
-            evaluated |= _server_evaluation(evaluate_fn, server_round, arrays, result)
+            evaluated |= _server_evaluation(strategy, evaluate_fn, "server", server_round, before, arrays, result)
             if strategy.last_round is not None:
-                journal.record(
-                    server_round - 1, strategy.pending_log, evaluated, per_client(aggregator, strategy.probabilities)
-                )
+                index = before + server_round - 1
+                journal.record(index, strategy.pending_log, evaluated, per_client(aggregator, probabilities))
         if num_rounds > done and strategy.train_nodes.active and not aggregator.identities:
             reasons = ", ".join(sorted({reply.reason for _, reply in strategy.left_out})[:3])
             raise NobodyAnswered(
                 f"no client contributed in any of {num_rounds} rounds: {reasons or 'no node answered in time'}"
             )
+        strategy.end_start(num_rounds)
     _logger.log(INFO, "")
     _logger.log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
     _logger.log(INFO, "Final results:")
     for line in io.StringIO(str(result)):
         _logger.log(INFO, "\t%s", line.strip("\n"))
     return result
-
-
-@contextmanager
-def _locked(checkpoint: Path | None) -> Iterator[None]:
-    """Keep a second server from going on with the same checkpoint."""
-    lock = None if checkpoint is None else Lock(checkpoint / "lock", f"checkpoint {checkpoint}")
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def _send(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
@@ -131,12 +134,20 @@ def _client_evaluation(
 
 
 def _server_evaluation(
-    evaluate_fn: EvaluateFn | None, server_round: int, arrays: ArrayRecord, result: Result
+    strategy: RuleStrategy,
+    evaluate_fn: EvaluateFn | None,
+    phase: Phase,
+    server_round: int,
+    before: int,
+    arrays: ArrayRecord,
+    result: Result,
 ) -> dict[str, float]:
+    """Evaluate the model of a round at the server."""
     if evaluate_fn is None:
         return {}
     found = evaluate_fn(server_round, arrays)
     _logger.log(INFO, "Global evaluation after round %d: %s", server_round, found)
+    strategy.history.add(phase, before + server_round, found)
     if found is None:
         return {}
     result.evaluate_metrics_serverapp[server_round] = found

@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     max_weight: float | None
     max_wait: float | None
     checkpoint: str | Path | None
+    resume: Literal["never", "auto"]
     store: str | Path | Store | None
     seed: int
 
@@ -70,6 +71,7 @@ DEFAULTS: Options = {
     "max_weight": None,
     "max_wait": 60.0,
     "checkpoint": None,
+    "resume": "never",
     "store": None,
     "seed": 0,
 }

@@ -6,6 +6,7 @@ Clients stay as they are for FedAvg: they receive a model, train it and send it 
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING, getLogger
@@ -21,11 +22,12 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 
 from .. import memory as memories
 from ..checks import fail, positive_int, printable
-from ..durable import relative
+from ..durable import Lock, relative
 from ..interrupts import postponed
 from ..rules import Guarded, Rule, guard
 from .account import Account
 from .aggregator import Aggregator, AppliedRound
+from .history import History
 from .identity import Identity
 from .journal import Journal, per_client, round_metrics, scalars, to_metrics
 from .loop import run_rounds
@@ -33,7 +35,7 @@ from .nodes import Selector, check_wait, connected
 from .options import DEFAULTS, AggregateMetrics, Options
 from .probabilities import Probabilities
 from .replies import MAX_REASON, LeftOut, SentMessages, sort_replies
-from .strategy_config import StrategyConfig, holds_checkpoint
+from .strategy_config import StrategyConfig, check_memory, holds_checkpoint
 
 _logger = getLogger("flwr")
 _LEFT_OUT_KEPT = 10_000
@@ -76,7 +78,10 @@ class RuleStrategy(FedAvg):
     max_wait
         Seconds to wait for nodes in later rounds; None waits for ever.
     checkpoint
-        A folder: after every round everything is saved there, and `resume` goes on from it.
+        A folder: after every round everything is saved there. Give an absolute path: Flower runs the app elsewhere.
+    resume
+        What to do where the folder holds a checkpoint already: "never" (default) refuses, "auto" goes on after its
+        last round. With "auto", running the same app again is all that is needed after a crash.
     store
         A folder of the fedstale store, or a `Store`: rounds appear on the board.
     seed
@@ -104,6 +109,10 @@ class RuleStrategy(FedAvg):
             raise fail("rule", rule, "must be a rule of the library such as fedstale.FedStale()")
         if settings["weights"] not in ("client", "sample"):
             raise fail("weights", settings["weights"], 'must be "client" or "sample"')
+        if settings["resume"] not in ("never", "auto"):
+            raise fail("resume", settings["resume"], 'must be "never" or "auto"')
+        if settings["resume"] == "auto" and settings["checkpoint"] is None:
+            raise fail("checkpoint", None, 'resume="auto" needs the folder of the checkpoint')
         memories.parse(settings["memory"])
         for name in ("num_clients", "max_clients"):
             if settings[name] is not None:  # type: ignore[literal-required]
@@ -135,10 +144,22 @@ class RuleStrategy(FedAvg):
         """What is to be written to the store about the last round: a process may die after saving, before that."""
         self.ttl: float | None = None
         self.store_run: str | None = None
+        self.history = History(self.checkpoint)
         self._sent_messages = SentMessages(0, [])
         self._connected = 0
-        self._sent_arrays: ArrayRecord | None = None
         self._waited = False
+        # The model that the next round starts from, as the last `aggregate_train` returned it or as it was changed
+        # since; and whether the round that made it is still to be saved.
+        self._sent_arrays: ArrayRecord | None = None
+        self._returned: ArrayRecord | None = None
+        self._unsaved = False
+        # Rounds of earlier calls of `start`, of this one, and rounds that were done before this process.
+        self._rounds_before = 0
+        self._rounds_configured = 0
+        self._rounds_resumed = 0
+        self._send_saved = False
+        self._store_warned = False
+        self._release: weakref.finalize[[], RuleStrategy] | None = None
 
     @classmethod
     def resume(cls, path: str | Path, *, rule: Rule | None = None, **changes: Unpack[Options]) -> Self:
@@ -156,6 +177,9 @@ class RuleStrategy(FedAvg):
         **changes
             Options to change. Functions and objects are not saved: give them again.
         """
+        if not cls.__init__.__module__.startswith(str(__package__)):
+            what = f"{cls.__name__} has an __init__ of its own, which a checkpoint cannot call"
+            raise fail("resume", str(path), f'{what}: use {cls.__name__}(…, checkpoint=path, resume="auto")')
         folder = Path(path).absolute()
         aggregator, facts, pending_log = Aggregator.load(folder)
         try:
@@ -168,10 +192,33 @@ class RuleStrategy(FedAvg):
         except BaseException:
             aggregator.state.close()
             raise
-        strategy.aggregator = aggregator
-        strategy.store_run = saved.store_run
-        strategy.pending_log = pending_log
+        strategy._take_up(aggregator, saved, pending_log)
         return strategy
+
+    def _take_up(self, aggregator: Aggregator, saved: StrategyConfig, pending_log: dict[str, Any]) -> None:
+        """Go on with what a checkpoint holds."""
+        self.aggregator = aggregator
+        self.store_run = saved.store_run
+        self.pending_log = pending_log
+        self._rounds_resumed = aggregator.state.round
+        self._send_saved = True
+        self.history.load(self._rounds_resumed)
+        self._sent_arrays = aggregator.arrays()
+        self._returned = aggregator.returned or self._sent_arrays
+
+    def _load(self, folder: Path) -> Aggregator:
+        """Go on with the checkpoint in the folder, which must be of a strategy like this one."""
+        aggregator, facts, pending_log = Aggregator.load(folder)
+        try:
+            saved = StrategyConfig(facts)
+            saved.rule(self.rule)
+            saved.options({name: value for name, value in self.options.items() if name != "memory"})
+            check_memory(self.options["memory"], aggregator.state.where)
+        except BaseException:
+            aggregator.state.close()
+            raise
+        self._take_up(aggregator, saved, pending_log)
+        return aggregator
 
     def config_facts(self) -> dict[str, Any]:
         """Return what a checkpoint says of the strategy, as JSON values."""
@@ -190,11 +237,14 @@ class RuleStrategy(FedAvg):
         super().summary()
 
     def prepare(self, arrays: ArrayRecord) -> Aggregator:
-        """Start the federation with this model, or check that it fits the one that was resumed."""
+        """Start the federation with this model, or go on with the checkpoint where that is asked for."""
         if self.aggregator is None:
+            self.lock()
             if self.checkpoint is not None and holds_checkpoint(self.checkpoint):
-                allowed = f"holds a checkpoint already: {type(self).__name__}.resume(path), or choose another folder"
-                raise fail("checkpoint", str(self.checkpoint), allowed)
+                if self.options["resume"] == "auto":
+                    return self._load(self.checkpoint)
+                allowed = f'holds a checkpoint already: give {type(self).__name__}(…, resume="auto") to go on with it, '
+                raise fail("checkpoint", str(self.checkpoint), allowed + "or choose another folder")
             self.aggregator = Aggregator.start(
                 self._bounded,
                 arrays,
@@ -204,27 +254,80 @@ class RuleStrategy(FedAvg):
                 averaged_buffers=self.options["averaged_buffers"],
                 num_clients=self.options["num_clients"],
             )
-            self._sent_arrays = arrays
+            self.history.clear()
+            self._sent_arrays = self._returned = arrays
         return self.aggregator
+
+    def lock(self) -> None:
+        """Keep a second server away from the checkpoint, until `unlock` or the end of this strategy."""
+        if self.checkpoint is not None and (self._release is None or not self._release.alive):
+            lock = Lock(self.checkpoint / "lock", f"checkpoint {self.checkpoint}")
+            self._release = weakref.finalize(self, lock.release)
+
+    def unlock(self) -> None:
+        """Let others have the checkpoint."""
+        if self._release is not None:
+            self._release()
+
+    def begin_start(self) -> int:
+        """Take note that a loop of rounds begins, which counts from 1; return how many rounds there were before it."""
+        self._rounds_before += self._rounds_configured
+        self._rounds_configured = 0
+        if self.aggregator is not None and self.aggregator.state.round <= self._rounds_before:
+            self._send_saved = False  # the loop brings its own model
+        return self._rounds_before
+
+    def end_start(self, num_rounds: int) -> None:
+        """Take note of how many rounds a loop had, with those of an earlier process."""
+        self._rounds_configured = num_rounds
 
     def current_arrays(self) -> ArrayRecord:
         """Return the model as it stands."""
-        if self.aggregator is None:
+        if self.aggregator is None or self._sent_arrays is None:
             raise fail("strategy", self, "has no model before start or resume")
-        self._sent_arrays = self.aggregator.arrays()
         return self._sent_arrays
+
+    def settle(self, arrays: ArrayRecord) -> None:
+        """Save a round with the model that is sent next, which a subclass may have changed after `aggregate_train`."""
+        if self.aggregator is None or not self._unsaved:
+            return
+        self._use(arrays)
+        self._unsaved = False
+        if self.checkpoint is not None:
+            changed = self._returned if self._returned is not self._sent_arrays else None
+            self.aggregator.save(self.checkpoint, self.config_facts(), self.pending_log, changed)
+
+    def _use(self, arrays: ArrayRecord) -> None:
+        """Let the next round start from this model."""
+        assert self.aggregator is not None  # noqa: S101 - there is one after `prepare`
+        # A model of narrow numbers is kept wider than it is sent: it stays where nobody has changed it.
+        if arrays is not self._sent_arrays and not _same(arrays, self._sent_arrays):
+            self.aggregator.set_model(arrays)
+            self._sent_arrays = arrays
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Select among the connected nodes and write them the round's messages."""
-        aggregator = self.prepare(arrays)
-        if arrays is not self._sent_arrays:  # somebody changed the model between the rounds
-            aggregator.set_model(arrays)
-            self._sent_arrays = arrays
+        if server_round <= self._rounds_configured:  # the loop of somebody else has begun again
+            self.begin_start()
+        self._rounds_configured = server_round
+        index = self._rounds_before + server_round
+        self.prepare(arrays)
+        if index <= self._rounds_resumed:
+            _logger.log(INFO, "configure_train: round %s was done before the restart", server_round)
+            return []
+        if self.journal.unused and not self._store_warned:
+            self._store_warned = True
+            text = "store= is not written: %s runs the rounds by a start() of its own, which knows nothing of it"
+            _logger.log(WARNING, text, type(self).__name__)
+        self.settle(arrays)
+        if self._send_saved:  # whatever a loop that went through the earlier rounds again has made of it
+            arrays, self._send_saved = self.current_arrays(), False
+        self._use(arrays)
         nodes = self._nodes(grid, self.train_nodes)
         self._connected = len(nodes)
-        selected = self.train_nodes.select(nodes, server_round, self._last_seen(nodes)) if nodes else []
+        selected = self.train_nodes.select(nodes, index, self._last_seen(nodes)) if nodes else []
         _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(selected), len(nodes))
         messages = self._messages(server_round, arrays, config, selected, MessageType.TRAIN)
         self._sent_messages = SentMessages(server_round, messages)
@@ -234,15 +337,21 @@ class RuleStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Apply the round with the valid replies, be there none; save; return the new model and the numbers."""
+        """Apply the round with the valid replies, be there none; return the new model and the numbers.
+
+        The round is saved when it is known which model is sent next (`settle`).
+        """
         if not self.train_nodes.active:
             return None, None
+        index = self._rounds_before + server_round
+        if index <= self._rounds_resumed:
+            return self._returned, self.history.get("train", index)
         if self.aggregator is None or self._sent_messages.round != server_round:
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
         key = self.arrayrecord_key
         accepted, left_out = sort_replies(replies, self._sent_messages, self.identity, key, self.weighted_by_key)
         most = self.options["max_clients"]
-        applied = self.aggregator.apply_round(self._bounded, server_round - 1, accepted, self.probabilities, most)
+        applied = self.aggregator.apply_round(self._bounded, index - 1, accepted, self.probabilities, most)
         left_out += applied.left_out
         for reply in left_out:
             who = f"{reply.node} ({reply.client})" if reply.client else f"{reply.node}"
@@ -255,22 +364,27 @@ class RuleStrategy(FedAvg):
         numbers = round_metrics(self.aggregator, applied, self.account, clients)
         self.last_round = applied, numbers
         self._sent_messages = SentMessages(0, [])
-        arrays = self._sent_arrays = self.aggregator.arrays()
+        self._sent_arrays = self._returned = self.aggregator.arrays()
         contents = [self.identity.drop_reported_ids(reply.content) for reply in applied.replies]
         metrics = self._aggregate_metrics(contents, self.train_metrics_aggr_fn)
         self.pending_log = {"numbers": scalars("train/", metrics) | numbers, "participants": applied.clients.tolist()}
-        if self.checkpoint is not None:
-            self.aggregator.save(self.checkpoint, self.config_facts(), self.pending_log)
-        return arrays, to_metrics(metrics, numbers)
+        self._unsaved = True
+        record = to_metrics(metrics, numbers)
+        self.history.add("train", index, record)
+        return self._returned, record
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Select nodes for the evaluation of the model."""
-        if not self.evaluate_nodes.active:
+        self.settle(arrays)
+        index = self._rounds_before + server_round
+        if not self.evaluate_nodes.active or self._evaluated_before(index):
             return []
+        if index == self._rounds_resumed:
+            arrays = self.current_arrays()
         nodes = self._nodes(grid, self.evaluate_nodes)
-        selected = self.evaluate_nodes.select(nodes, server_round, np.full(len(nodes), -1)) if nodes else []
+        selected = self.evaluate_nodes.select(nodes, index, np.full(len(nodes), -1)) if nodes else []
         _logger.log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(selected), len(nodes))
         messages = self._messages(server_round, arrays, config, selected, MessageType.EVALUATE)
         self._sent_messages = SentMessages(server_round, messages)
@@ -278,6 +392,9 @@ class RuleStrategy(FedAvg):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the metrics of the nodes that evaluated; a failed node is missing from the average."""
+        index = self._rounds_before + server_round
+        if self._evaluated_before(index):
+            return self.history.get("evaluate", index)
         contents: dict[int, RecordDict] = {}
         for node, reply in self._sent_messages.match(replies):
             if node is None or not reply.has_content() or node in contents:
@@ -286,7 +403,9 @@ class RuleStrategy(FedAvg):
                 _logger.log(WARNING, text, server_round, node, printable(str(reason), MAX_REASON))
                 continue
             contents[node] = self.identity.drop_reported_ids(reply.content)
-        return self._aggregate_metrics([contents[node] for node in sorted(contents)], self.evaluate_metrics_aggr_fn)
+        found = self._aggregate_metrics([contents[node] for node in sorted(contents)], self.evaluate_metrics_aggr_fn)
+        self.history.add("evaluate", index, found)
+        return found
 
     def start(
         self,
@@ -298,13 +417,17 @@ class RuleStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the federation up to round `num_rounds`; a resumed one goes on after its last round.
+        """Run the federation for `num_rounds` rounds; a resumed one goes on after its last round.
+
+        Called again on the same strategy, it runs `num_rounds` more from the model that is given, as Flower's does,
+        with what is known of the clients by then.
 
         Parameters
         ----------
         grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-            As in Flower's `Strategy.start`. Of a resumed run, `initial_arrays` serves only to check that the
-            model is the same kind, and `evaluate_fn` is called first with the model of the last round.
+            As in Flower's `Strategy.start`. Rounds that a resumed run has already count in `num_rounds`, and the
+            result holds their metrics; its model comes from the checkpoint, and `initial_arrays` serves only to
+            check that the model is of the same kind.
         """
         return run_rounds(
             self,
@@ -316,6 +439,11 @@ class RuleStrategy(FedAvg):
             ConfigRecord() if evaluate_config is None else evaluate_config,
             evaluate_fn,
         )
+
+    def _evaluated_before(self, index: int) -> bool:
+        """Whether clients evaluated this round in an earlier process, as far as it came."""
+        last = self._rounds_resumed
+        return index < last or (index == last and self.history.has("evaluate", index))
 
     def _nodes(self, grid: Grid, selector: Selector) -> list[int]:
         """Return the connected nodes: those known first, in the order of their rows, then the others."""
@@ -351,3 +479,10 @@ class RuleStrategy(FedAvg):
             known = isinstance(error, (InconsistentMessageReplies, ZeroDivisionError))
             _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error, exc_info=not known)
             return None
+
+
+def _same(arrays: ArrayRecord, others: ArrayRecord | None) -> bool:
+    """Whether two models are the same, bit for bit."""
+    if others is None or arrays.keys() != others.keys():
+        return False
+    return all(array.data == others[name].data for name, array in arrays.items())

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import configs
 from ..checks import fail
+from ..memory import parse
 from ..rules import Guarded, Rule
 
 _FIXED = ("probabilities", "weights", "memory", "identity", "averaged_buffers", "num_clients")
@@ -26,7 +27,7 @@ class StrategyConfig:
     @classmethod
     def describe(cls, rule: Rule, options: Mapping[str, Any], store_run: str | None) -> StrategyConfig:
         """Describe a strategy."""
-        plain = {name: _plain(value) for name, value in options.items() if name != "checkpoint"}
+        plain = {name: _plain(value) for name, value in options.items() if name not in ("checkpoint", "resume")}
         return cls(
             {
                 "rule": configs.to_config(rule),
@@ -74,6 +75,13 @@ class StrategyConfig:
 def holds_checkpoint(folder: Path) -> bool:
     """Whether the folder holds a checkpoint."""
     return (folder / "state.safetensors").exists()
+
+
+def check_memory(given: str, saved: str) -> None:
+    """Refuse to go on with another kind of memory; where rows on disk lie is known to the checkpoint."""
+    (folder, kind), (saved_folder, saved_kind) = parse(given), parse(saved)
+    if (folder is None, kind) != (saved_folder is None, saved_kind):
+        raise fail("memory", given, f"the checkpoint was written with {saved!r}")
 
 
 _NOT_SAVED = object()
