@@ -28,7 +28,7 @@ release = version = fedstale.__version__
 language = "en"
 smartquotes = False  # "auto" is to be copied as it stands
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True
@@ -119,6 +119,12 @@ def _module_docstring(lines: list[str]) -> list[str]:
     return prose
 
 
+def _options(app: Sphinx, context: Any, lines: list[str]) -> None:
+    """Leave out the defaults of switches that are off and of options that are empty; a folder is its name."""
+    kept = (line for line in lines if line.strip() not in (":default: ``False``", ":default: ``''``"))
+    lines[:] = [re.sub(r"\w+Path\('(.*)'\)", r"\1", line) for line in kept]
+
+
 def _missing(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Element | None:
     """Resolve a name by where it is defined to the page of its public name; leave names of other projects as text.
 
@@ -165,5 +171,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", _keep, priority=200)
     app.connect("autodoc-process-docstring", _restore, priority=900)
     app.connect("autodoc-process-signature", _signature)
+    app.connect("sphinx-click-process-options", _options)
     app.connect("missing-reference", _missing)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

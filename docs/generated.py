@@ -1,7 +1,9 @@
-"""The parts of the reference that are made from the program itself, so that they cannot be out of date.
+"""The parts of the reference that are made from the program itself and that no extension of Sphinx makes.
 
 A page has a line `<!-- generated: NAME -->`; when the page is read, `expand` puts the Markdown of `PARTS[NAME]()` in
-its place: the commands from typer's tree, the settings from `Settings`, the registries from the tables in use.
+its place: the settings as a table with what is allowed, the registries, and names that autodoc passes over since their
+package only passes them on (`shortcuts`, `constants`). The command line is sphinx-click's, which reads typer's commands
+as long as typer stands on click: until 0.26. (sphinxcontrib-typer needs that version; Flower needs one before 0.21.)
 """
 
 from __future__ import annotations
@@ -9,53 +11,28 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import typer.main
-from typer.core import TyperGroup, TyperOption
+
+from fedstale.cli.app import app
 
 MARK = re.compile(r"^<!-- generated: ([a-z-]+)(?: ([a-z./* -]+))? -->$", flags=re.MULTILINE)
 
-PACKAGES = {
-    "fedstale": "the names a user needs",
-    "fedstale.rules": "how a round's updates become one global update",
-    "fedstale.beta": "how much to trust stale updates",
-    "fedstale.memory": "where stale updates live",
-    "fedstale.participation": "who shows up, whom the server asks, what p_i is",
-    "fedstale.theory": "bounds, β*, the hard instance, moments from a run",
-    "fedstale.tasks": "what is learned",
-    "fedstale.training": "local SGD: the engines",
-    "fedstale.simulation": "the round loop, settings, comparisons",
-    "fedstale.store": "runs and their metrics in one SQLite file",
-    "fedstale.sweeps": "many runs",
-    "fedstale.analysis": "the tail of a run, means and curves over seeds",
-    "fedstale.paper": "the figures and claims of the paper",
-    "fedstale.flower": "strategies for Flower",
-}
+_PAGES = re.findall(r"^api/(\w+)$", (Path(__file__).parent / "reference/index.md").read_text("utf-8"), re.MULTILINE)
+PACKAGES = ("fedstale", *(f"fedstale.{name}" for name in _PAGES if name != "fedstale"))
 """What the reference of the library covers, in the order of its pages."""
+command = typer.main.get_command(app)
+"""What sphinx-click describes."""
 
 
 def expand(text: str) -> str:
     """Put the generated parts in the place of their marks."""
     return MARK.sub(lambda match: PARTS[match[1]](*match.groups()[1:] if match[2] else ()), text)
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command of the command line that does something, with its full name, in the order of `--help`."""
-    from fedstale.cli.app import app
-
-    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(command, TyperGroup):
-            for word, inner in command.commands.items():
-                yield from walk(f"{name} {word}", inner)
-        else:
-            yield name, command
-
-    yield from walk("fedstale", typer.main.get_command(app))
 
 
 def public_names(package: str) -> list[str]:
@@ -105,61 +82,6 @@ def plain(text: str) -> str:
     """Text for a table cell: what Markdown would read as markup is escaped, code in backticks is left."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") else re.sub(r"([*_<\[\]])", r"\\\1", part) for part in parts)
-
-
-# The command line
-
-
-def command_line() -> str:
-    """Every command: what it does, its options, and the settings it takes as options."""
-    return "\n\n".join(_command(name, command) for name, command in commands())
-
-
-def _command(name: str, command: Any) -> str:
-    from fedstale.simulation.settings import Settings
-
-    context = command.context_class(command, info_name=name)
-    options = [p for p in command.params if isinstance(p, TyperOption) and not p.hidden]
-    of_settings = {p.name for p in options} & set(Settings.model_fields)
-    if len(of_settings) < 10:  # only `with_settings` gives a command a run's settings
-        of_settings = set()
-    parts = [
-        f"## {name}",
-        plain(command.help or ""),
-        f"```text\n{' '.join(command.get_usage(context).split()[1:])}\n```",
-    ]
-    own = [p for p in options if p.name not in of_settings]
-    if own:
-        parts.append(table(["option", "value", "meaning"], [(_flags(p), _kind(p), _meaning(p)) for p in own]))
-    if of_settings:
-        shared = [p for p in options if p.name in of_settings]
-        parts.append("Settings of the run, each described under [settings](settings.md):")
-        parts.append(table(["option", "value", "meaning"], [(_flags(p), _kind(p), _meaning(p)) for p in shared]))
-    return "\n\n".join(parts)
-
-
-def _meaning(parameter: TyperOption) -> str:
-    text = str(getattr(parameter, "help", None) or "").replace(r"\[", "[")  # the terminal's renderer wants it escaped
-    default = _default(parameter)
-    return plain(text) + (f" (default {default})" if default and "default" not in text.lower() else "")
-
-
-def _flags(option: TyperOption) -> str:
-    return ", ".join(code(flag) for flag in (*option.opts, *option.secondary_opts))
-
-
-def _kind(option: TyperOption) -> str:
-    if option.is_flag:
-        return ""
-    name = "number" if option.type.name == "float" else option.type.name
-    return f"{name}, repeatable" if option.multiple else name
-
-
-def _default(parameter: TyperOption) -> str:
-    value = parameter.default
-    if callable(value) or value is None or value is False or value == "" or "Sentinel" in type(value).__name__:
-        return ""
-    return code(value)
 
 
 # Settings
@@ -296,35 +218,6 @@ def _options(made: Any, leave_out: tuple[str, ...] = ()) -> str:
 # The library
 
 
-def pages(patterns: str) -> str:
-    """The pages that are there, for a list of contents: others may come with other changes."""
-    here = Path(__file__).parent
-    found = [page for pattern in patterns.split() for page in sorted(here.glob(f"{pattern}.md"))]
-    return "\n".join(page.relative_to(here).with_suffix("").as_posix() for page in found)
-
-
-def other_pages() -> str:
-    """The pages of this folder that no list of contents names, so that a new page is found, too."""
-    here = Path(__file__).parent
-    lists = "\n".join((here / name).read_text(encoding="utf-8") for name in ("index.md", "howto/index.md"))
-    named = {word.removeprefix("../") for word in lists.split()}
-    return "\n".join(page.stem for page in sorted(here.glob("*.md")) if page.stem not in named | {"index"})
-
-
-def packages() -> str:
-    """The list of the library's pages, and where each of the short names is explained."""
-    rows = [
-        (f"[`{package}`](api/{package.rpartition('.')[2]}.md)", about, str(sum(1 for _ in _everything(package))))
-        for package, about in PACKAGES.items()
-    ]
-    return table(["package", "what it is", "names"], rows)
-
-
-def _everything(package: str) -> Iterator[str]:
-    for module in modules(package):
-        yield from public_names(module)
-
-
 def shortcuts() -> str:
     """The names of `fedstale` itself that live in a package: where each is described."""
     import fedstale
@@ -366,12 +259,8 @@ def _home(thing: Any) -> str:
 
 
 PARTS: dict[str, Callable[..., str]] = {
-    "commands": command_line,
     "settings": settings,
     "registries": registries,
-    "pages": pages,
-    "other-pages": other_pages,
-    "packages": packages,
     "constants": constants,
     "paper-modules": paper_modules,
     "shortcuts": shortcuts,
