@@ -44,7 +44,7 @@ def undo_views() -> None:
     """Copy test samples before they are evaluated."""
     import torch
 
-    from fedstale.training.samples import Samples
+    from fedstale.training.setup import Samples
 
     inputs = Samples.inputs
 

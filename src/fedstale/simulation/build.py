@@ -14,6 +14,7 @@ from ..checks import InvalidInput, fail, unknown
 from ..federation import Federation
 from ..state import State
 from ..tasks.quadratic import Quadratic
+from .history import Record
 from .loop import Callback, Simulation, Trainer
 from .settings import Settings
 from .trainers import EngineTrainer, QuadraticTrainer
@@ -21,7 +22,7 @@ from .trainers import EngineTrainer, QuadraticTrainer
 if TYPE_CHECKING:
     from ..tasks import Task
 
-ENGINE = "engine"
+_ENGINE = "engine"
 
 
 def make_rule(settings: Settings) -> rules.Rule:
@@ -107,7 +108,7 @@ def make_local_training(settings: Settings, task: Task) -> training.LocalTrainin
     )
 
 
-def make_trainer(settings: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
+def _make_trainer(settings: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
     """Make local training on the task."""
     if isinstance(task, Quadratic):
         return QuadraticTrainer(task, settings.lr or 0.003, settings.local_steps or 5, seed=settings.seed)
@@ -170,14 +171,15 @@ def build(
             raise fail("memory", memory, 'without a store the folder must be named: "disk:FOLDER"')
         memory = f"disk:{folder / 'memory'}{memory.removeprefix('disk').replace('::', ':')}"
     state = State.load(folder / "checkpoint") if resume and folder is not None else None
-    trainer = make_trainer(settings, task, None if state is None else state.notes.get(ENGINE))
+    trainer = _make_trainer(settings, task, None if state is None else state.notes.get(_ENGINE))
     if state is not None and state.federation.num_params != trainer.num_params:
         raise InvalidInput(
             f"checkpoint {folder} holds {state.federation.num_params} parameters, not {trainer.num_params}"
         )
     sizes = None if isinstance(task, Quadratic) else task.train.sizes
     federation = Federation(task.num_clients, trainer.num_params, weights=settings.weights, sizes=sizes)
-    return Simulation(
+    chooses_later = isinstance(trainer, EngineTrainer) and trainer.engine.resolved_name is None
+    simulation = Simulation(
         trainer=trainer,
         rule=rule,
         participation=participation,
@@ -192,15 +194,21 @@ def build(
         leave_out=settings.bad_updates == "leave-out",
         resume_from=state,
         keep_records=keep_records,
-        callbacks=[KeepEngine(), *callbacks],
+        callbacks=[_NoteEngine(), *callbacks] if chooses_later else callbacks,
     )
+    _note_engine(simulation)
+    return simulation
 
 
-class KeepEngine(Callback):
-    """Put the engine that "fastest" chose into the state: a resumed run must compute as the first did."""
+def _note_engine(simulation: Simulation) -> None:
+    """Put the engine's name into the state, once it is known: a resumed run must compute as the first did."""
+    if isinstance(simulation.trainer, EngineTrainer) and simulation.trainer.engine.resolved_name is not None:
+        simulation.state.notes.setdefault(_ENGINE, simulation.trainer.engine.resolved_name)
 
-    def on_round(self, simulation: Simulation, record: Any) -> None:
-        """Write the name once it is known."""
-        engine = getattr(simulation.trainer, "engine", None)
-        if engine is not None and engine.resolved_name:
-            simulation.state.notes.setdefault(ENGINE, engine.resolved_name)
+
+class _NoteEngine(Callback):
+    """For the engine "fastest", which chooses in the first round."""
+
+    def on_round(self, simulation: Simulation, record: Record) -> None:
+        """Note what it chose."""
+        _note_engine(simulation)

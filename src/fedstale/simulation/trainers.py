@@ -19,7 +19,7 @@ from .loop import EvaluationMetrics
 if TYPE_CHECKING:
     from ..tasks import Task
     from ..training import Engine
-    from ..training.batches import Batches
+    from ..training.local import Batches
 
 
 @dataclass
@@ -57,7 +57,7 @@ class EngineTrainer:
 
     def gradients(self, model: NDArray[Any]) -> Float:
         """One step of rate 1 on all samples of a client, client by client; weight decay is part of the objective."""
-        from ..training.batches import Batches
+        from ..training.local import Batches
 
         found = np.empty((self.task.num_clients, self.num_params))
         bounds = self.task.train.offsets
@@ -132,7 +132,7 @@ class QuadraticTrainer:
 
 def single_batch(batches: Batches) -> Batches:
     """All samples of a client's round as one batch: one step on it is a gradient at the model it starts from."""
-    from ..training.batches import Batches
+    from ..training.local import Batches
 
     count, steps, width = batches.rows.shape
     if batches.sizes is None:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .batches import Batches, draw
-from .local import LocalTraining
+from .local import Batches, LocalTraining, draw
 
 if TYPE_CHECKING:
     from .allocator import keep_freed_memory

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from ..checks import choose, client_ids, fail, number, positive_int, vector
-from .batches import Batches, draw
 from .descent import Descent
 from .evaluation import Evaluation, per_client, rows_of
 from .layout import Floats, unflatten
+from .local import Batches, draw
 from .prepare import ResidentModel
 from .setup import TrainingSetup
 
@@ -62,17 +62,15 @@ class Engine(ABC):
 
     name: ClassVar[str]
     """The name in configs and on the command line."""
+    num_params: int
+    """The length d of the model vector."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self.setup = setup
+        self.num_params = setup.layout.num_params
         self._out = torch.empty(0, self.num_params, device=setup.device)
         self._host = np.empty((0, self.num_params), dtype=np.float32)
         self._losses: Tensor | None = None
-
-    @property
-    def num_params(self) -> int:
-        """The length d of the model vector."""
-        return self.setup.layout.num_params
 
     @property
     def initial(self) -> Floats:
@@ -98,7 +96,7 @@ class Engine(ABC):
     def batches(self, clients: ArrayLike, round: int) -> Batches:
         """Return what the clients train on in a round: a function of (seed, round, client)."""
         setup = self.setup
-        ids = client_ids("clients", clients, setup.task.num_clients)
+        ids = client_ids("clients", clients, setup.num_clients)
         positive_int("round", round, 0)
         return draw(setup.training, setup.train.offsets, ids, round, setup.seed, noise=setup.stochastic)
 
@@ -198,7 +196,7 @@ class Engine(ABC):
         """
         setup = self.setup
         data = choose("split", split, {"test": setup.test, "train": setup.train})
-        number_of = setup.task.num_clients
+        number_of = setup.num_clients
         ids = np.arange(number_of) if clients is None else client_ids("clients", clients, number_of)
         weights = setup.layout.views(self._tensor("model", model, 0, or_single=True))
         rows, bounds = rows_of(data.offsets, ids)

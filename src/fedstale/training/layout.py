@@ -7,6 +7,7 @@ Parameters that do not require a gradient are constants of the model and no part
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ class FlatLayout:
             tuple(p.numel() for _, p in named),
         )
 
-    @property
+    @cached_property
     def num_params(self) -> int:
         """The length d of the vector."""
         return sum(self.sizes)

@@ -1,7 +1,9 @@
 """What a client does with the model it is sent: the local part of Algorithm 1 of the paper.
 
-w ← w − η_c · schedule(t) · (∇F_i(w; ξ) + weight decay · w), K times or for E epochs. NumPy only, so that configs
-can be checked without torch.
+w ← w − η_c · schedule(t) · (∇F_i(w; ξ) + weight decay · w), K times or for E epochs. All batches ξ of a round are drawn
+at once, each client's from its own stream: they are a function of (seed, round, client), and depend neither on the
+engine nor on who else takes part, in which order or in how many processes. NumPy only, so that configs can be checked
+without torch.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from ..checks import fail, number, positive_int, unknown
+from ..federation import Ints
+from ..randomness import generator
 
 Schedule = Callable[[int], float]
 """The factor on the learning rate in a round."""
 
-DEFAULT_STEPS = 5
+_DEFAULT_STEPS = 5
 """K in the paper's experiments."""
 
 
@@ -64,7 +71,7 @@ class LocalTraining:
         if self.epochs is not None:
             positive_int("epochs", self.epochs)
         elif self.steps is None:
-            object.__setattr__(self, "steps", DEFAULT_STEPS)
+            object.__setattr__(self, "steps", _DEFAULT_STEPS)
         else:
             positive_int("steps", self.steps)
         positive_int("batch_size", self.batch_size)
@@ -72,17 +79,18 @@ class LocalTraining:
             raise fail("momentum", self.momentum, "must be below 1")
         number("weight_decay", self.weight_decay, 0.0)
         if isinstance(self.schedule, str):
-            parse_schedule(self.schedule)
+            _parse_schedule(self.schedule)
         elif not callable(self.schedule):
             raise fail("schedule", self.schedule, "must be a name or a function of the round")
 
     def rate(self, round: int) -> float:
         """Return the learning rate of a round."""
-        schedule = parse_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
+        schedule = _parse_schedule(self.schedule) if isinstance(self.schedule, str) else self.schedule
         return self.lr * number(f"schedule({round})", schedule(round), 0.0)
 
 
-def parse_schedule(text: str) -> Schedule:
+@lru_cache
+def _parse_schedule(text: str) -> Schedule:
     """Read "constant", "cosine:T", "step:EVERY:FACTOR" or "inverse-sqrt"."""
     name, *options = text.split(":")
     forms = {"constant": "constant", "cosine": "cosine:T", "step": "step:EVERY:FACTOR", "inverse-sqrt": "inverse-sqrt"}
@@ -105,3 +113,103 @@ def parse_schedule(text: str) -> Schedule:
         "inverse-sqrt": lambda t: 1.0 / math.sqrt(1.0 + t),
     }
     return schedules[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Which samples each of a round's clients trains on.
+
+    Parameters
+    ----------
+    rows
+        Sample numbers in the training split, shape (|S|, K, B).
+    sizes
+        How many of the B places are filled, shape (|S|, K): clients whose epochs have fewer steps or a smaller last
+        batch leave places empty (their rows are 0). None when every place is filled.
+    noise
+        One seed per client, shape (|S|,), for models that draw numbers themselves (dropout).
+    """
+
+    rows: Ints
+    sizes: Ints | None = None
+    noise: Ints | None = None
+
+    @property
+    def steps(self) -> Ints:
+        """Local steps of each client, shape (|S|,)."""
+        if self.sizes is None:
+            return np.full(len(self.rows), self.rows.shape[1], dtype=np.int64)
+        return np.asarray((self.sizes > 0).sum(axis=1), dtype=np.int64)
+
+
+def draw(
+    training: LocalTraining, offsets: Ints, clients: Ints, round: int, seed: int, *, noise: bool = False
+) -> Batches:
+    """Draw the batches of one round.
+
+    Parameters
+    ----------
+    training
+        How many, how large, with or without replacement.
+    offsets
+        Client i's samples are offsets[i] … offsets[i+1] − 1.
+    clients
+        The round's participants S, shape (|S|,).
+    round, seed
+        Where in which run.
+    noise
+        Whether to draw `Batches.noise` too.
+    """
+    first = offsets[clients]
+    counts = offsets[clients + 1] - first
+    streams = [generator(seed, "batches", round, client) for client in clients.tolist()]
+    _refuse(training, clients, counts)
+    if training.epochs is None:
+        batches = _steps(training, counts, streams)
+    else:
+        batches = _epochs(training.epochs, training.batch_size, counts, streams)
+    rows = batches.rows
+    rows += first[:, None, None]
+    if batches.sizes is not None:
+        rows[np.arange(rows.shape[2]) >= batches.sizes[:, :, None]] = 0
+    if not noise:
+        return batches
+    seeds = np.array([stream.integers(2**63 - 1) for stream in streams], dtype=np.int64)
+    return Batches(rows, batches.sizes, seeds)
+
+
+def _refuse(training: LocalTraining, clients: Ints, counts: Ints) -> None:
+    distinct = training.epochs is None and not training.replacement
+    small = np.flatnonzero(counts < (training.batch_size if distinct else 1))
+    if small.size:
+        client, count = int(clients[small[0]]), int(counts[small[0]])
+        remedy = "use a smaller batch, replacement=True or epochs" if count else "every client needs some"
+        raise fail("batch_size", training.batch_size, f"client {client} has {count} training samples: {remedy}")
+
+
+def _steps(training: LocalTraining, counts: Ints, streams: list[np.random.Generator]) -> Batches:
+    shape = (training.steps or 0, training.batch_size)
+    rows = np.empty((len(counts), *shape), dtype=np.int64)
+    for own, count, stream in zip(rows, counts.tolist(), streams, strict=True):
+        if training.replacement:
+            own[:] = stream.integers(count, size=shape)
+        else:
+            for batch in own:
+                batch[:] = stream.choice(count, shape[1], replace=False, shuffle=False)
+    return Batches(rows)
+
+
+def _epochs(epochs: int, batch_size: int, counts: Ints, streams: list[np.random.Generator]) -> Batches:
+    width = int(min(batch_size, counts.max(initial=1)))
+    per_epoch = -(-counts // width)
+    steps = epochs * int(per_epoch.max(initial=0))
+    rows = np.zeros((len(counts), steps, width), dtype=np.int64)
+    sizes = np.zeros((len(counts), steps), dtype=np.int64)
+    for i, (count, stream) in enumerate(zip(counts.tolist(), streams, strict=True)):
+        full = np.full(int(per_epoch[i]), width)
+        full[-1] = count - width * (len(full) - 1)
+        for epoch in range(epochs):
+            here = slice(epoch * len(full), (epoch + 1) * len(full))
+            sizes[i, here] = full
+            rows[i, here].reshape(-1)[:count] = stream.permutation(count)
+    return Batches(rows, None if (sizes == width).all() else sizes)

@@ -6,16 +6,52 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..tasks.task import Task
+from ..tasks.task import ClientData, Task
 from .blocked import can_run_blocked
 from .layout import FlatLayout, flatten
 from .local import LocalTraining
 from .prepare import ResidentModel, convolutional, prepare, stochastic
-from .samples import Samples
 from .workers import Workers
+
+
+class Samples:
+    """One split of a task as the engines read it: one row per sample, so that a batch is one `index_select`.
+
+    Parameters
+    ----------
+    split
+        The clients' samples.
+    channels_last
+        Whether inputs (n, C, H, W) are kept as rows of (H, W, C), as convolutions like them on every device. This
+        copies the inputs, unless C = 1.
+    device
+        Where they are kept.
+
+    Attributes
+    ----------
+    features
+        Numbers in one input.
+    """
+
+    def __init__(self, split: ClientData, channels_last: bool, device: torch.device) -> None:
+        x = split.x.movedim(1, -1) if channels_last else split.x
+        self._channels_last = channels_last
+        self._shape = x.shape[1:]
+        self._rows = x.reshape(len(x), -1).to(device)
+        self.features = self._rows.shape[1]
+        self.y = split.y.to(device)
+        self.offsets: NDArray[np.int64] = split.offsets
+
+    def inputs(self, rows: Tensor | slice) -> Tensor:
+        """Return the inputs of some samples, shape (|rows|, …) as the task has it."""
+        selected = self._rows[rows] if isinstance(rows, slice) else self._rows.index_select(0, rows)
+        x = selected.view(-1, *self._shape)
+        return x.movedim(-1, 1) if self._channels_last else x
 
 
 class TrainingSetup:
@@ -51,6 +87,7 @@ class TrainingSetup:
         record_losses: bool,
     ) -> None:
         self.task, self.training, self.seed = task, training, seed
+        self.num_clients = task.num_clients
         self.bfloat16, self.device, self.record_losses = bfloat16, device, record_losses
         built = task.build(seed)
         self.layout = FlatLayout.of(built)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import fail
-from .batches import Batches
 from .dense import DenseProgram, dense_layers
 from .descent import Tensors
 from .engine import Engine, TrainingJob, make_descent
+from .local import Batches
 from .prepare import ResidentModel
 from .setup import TrainingSetup
 from .stacked import Program, stacked
