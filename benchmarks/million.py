@@ -158,7 +158,7 @@ def digest(state: State) -> str:
     """A hash of the model, of who has a row, and of the running sum of all rows."""
     memory, model = state.memory, state.model
     assert model is not None
-    parts = (np.asarray(model), memory.slots >= 0, memory.masses, memory.total, state.clients["last_seen"])
+    parts = (np.asarray(model), memory.slots >= 0, memory.masses, memory.total, state.last_seen)
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 

@@ -56,7 +56,7 @@ class Before(betas.Auto):
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Add the round's returns, without 1/p_i."""
         weight = round.alpha**2 * (1.0 - round.p) / round.p
-        state.extras["beta/sums"] += weight @ sums.inner, weight @ sums.stale_sq
+        state.own(betas.AutoState).sums += weight @ sums.inner, weight @ sums.stale_sq
 
 
 CHOICES: dict[str, betas.Beta] = {
@@ -86,7 +86,7 @@ def watch(federation: fs.Federation, p: Float, path: Path_, rounds: int) -> dict
     everybody = np.arange(federation.num_clients)
     states = {name: State(federation, "fedstale") for name in CHOICES}
     for name, choice in CHOICES.items():
-        choice.init(states[name])
+        states[name].of_rule = choice.init(states[name])
     omega = federation.alpha() ** 2 * (1 - p) / p
     noise, least = dict.fromkeys(CHOICES, 0.0), 0.0
     for t, (fresh, stale, who) in enumerate(path):
@@ -123,7 +123,7 @@ def followed(task: str, p: Float, swap: float, lr: float, rounds: int, seed: int
             fresh = np.array(run.trainer.updates(run.model, everybody, t), dtype=float)
             stale = run.state.memory.rows(everybody)
             run.step()
-            yield fresh, stale, np.flatnonzero(run.state.clients["last_seen"] == t)
+            yield fresh, stale, np.flatnonzero(run.state.last_seen == t)
 
     found = watch(run.federation, p, path(), rounds)
     run.state.close()

@@ -21,9 +21,18 @@ import fedstale as fs
 from fedstale.analysis import Estimate
 from fedstale.checks import number
 from fedstale.federation import CheckedRound
+from fedstale.rule_state import MemoryState, RuleState
 from fedstale.rules.base import refuse_non_finite
 
 SEEDS, ROUNDS = 3, 100
+
+
+@dataclass(eq=False, kw_only=True)
+class FadingState(MemoryState):
+    """What the rule remembers: h_i (`stale`, from the class it derives from) and a sum of them."""
+
+    faded: NDArray[np.float64]
+    """Σ_i α_i β_i h_i, one vector, so that a round costs O(|S|·d)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +48,7 @@ class Fading(fs.Rule):
     half_life: float = 20.0
 
     name: ClassVar[str] = "fading"
-    memory: ClassVar[bool] = True  # one h_i per client, which `state.memory` keeps
+    memory: ClassVar[bool] = True  # one h_i per client
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -47,21 +56,22 @@ class Fading(fs.Rule):
         super().__post_init__()
         number("half_life", self.half_life, 0.0, open_low=True)
 
-    def start(self, state: fs.State) -> None:
-        """Σ_i α_i β_i h_i is kept as one vector, so that a round costs O(|S|·d); what a rule knows is in the state."""
-        state.vectors["faded"] = np.zeros(state.federation.num_params)
+    def start(self, state: fs.State) -> RuleState:
+        """No update is remembered yet."""
+        return FadingState(stale=state.remember(), faded=np.zeros(state.federation.num_params))
 
     def update(self, state: fs.State, round: CheckedRound) -> NDArray[np.float64]:
         """Compute Δ, and only when it is sound move the state on."""
-        faded = state.vectors["faded"] * self.fade(round.index - (state.round - 1))
-        trust = self.fade(round.index - state.clients["last_seen"][round.clients])[:, None]
-        stale = trust * state.memory.rows(round.clients)
+        own = state.own(FadingState)
+        faded = own.faded * self.fade(round.index - (state.round - 1))
+        trust = self.fade(round.index - state.last_seen[round.clients])[:, None]
+        stale = trust * own.stale.rows(round.clients)
         fresh = np.array(round.rows, dtype=np.float64).reshape(stale.shape)
         delta = faded + (round.alpha / round.p) @ (fresh - stale)
         refuse_non_finite(round, delta)
-        state.memory.replace(round.clients, fresh)
-        kept = state.memory.rows(round.clients)  # as the memory rounds it
-        state.vectors["faded"] = faded + round.alpha @ (kept - stale)
+        own.stale.replace(round.clients, fresh)
+        kept = own.stale.rows(round.clients)  # as the memory rounds it
+        own.faded = faded + round.alpha @ (kept - stale)
         return np.asarray(delta)
 
     def fade(self, age: int | NDArray[np.int64]) -> NDArray[np.float64]:

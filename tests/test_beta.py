@@ -12,6 +12,7 @@ from benchmarks.two_clients import K, TwoClients
 import fedstale as fs
 from fedstale import beta as betas
 from fedstale import theory
+from fedstale.checks import Float
 from fedstale.tasks.quadratic import Quadratic
 from tests.enumeration import participation_sets
 
@@ -19,6 +20,12 @@ N, D = 6, 9
 RARE = {"always": np.array([1.0, 0.01]), "often": np.array([0.5, 0.01])}
 CAME = {name: np.random.default_rng(0).random((4000, 40, 2)) < p for name, p in RARE.items()}
 """Who comes in Figure 1; the second client is rare, the first always there or often."""
+
+
+def sums_of(state: fs.State) -> Float:
+    """Both sums of "auto", or the common ones of "auto-per-client"."""
+    (sums,) = (array for path, array in state.of_rule.arrays().items() if path.endswith("sums"))
+    return sums
 
 
 def test_what_a_round_adds_is_in_expectation_the_sum_over_all_clients() -> None:
@@ -32,9 +39,9 @@ def test_what_a_round_adds_is_in_expectation_the_sum_over_all_clients() -> None:
         for chance, who in participation_sets(p):
             state = rule.init(fs.Federation(N, D, weights=alpha, probabilities=p), memory="ram:float64")
             rule.combine(state, fs.Round(0, np.arange(N), h))
-            before = state.extras["beta/sums"]
+            before = sums_of(state)
             rule.combine(state, fs.Round(1, who, updates[who]))
-            mean += chance * (state.extras["beta/sums"] - before)
+            mean += chance * (sums_of(state) - before)
         omega = 2 * alpha**2 * (1 - p) / p
         assert mean == pytest.approx([omega @ np.sum(updates * h, 1), omega @ np.sum(h**2, 1)], rel=1e-12)
 
@@ -151,7 +158,7 @@ def test_per_client_learns_each_client() -> None:
     state = rule.init(fs.Federation(2, 200, probabilities=0.5), memory="ram:float64")
     for t in range(40):
         rule.combine(state, fs.Round(t, [0, 1], np.stack([np.ones(200), rng.normal(size=200)])))
-    own = state.clients["beta/value"]
+    own = state.of_rule.arrays()["beta/value"]
     assert own[0] == pytest.approx(1.0)
     assert own[1] < 0.1
     stale = state.memory.rows([0, 1])
@@ -176,12 +183,12 @@ def test_the_common_beta_counts_as_a_few_terms_of_every_client() -> None:
         if t in (1, 3, 59):
             common = np.clip(inner.sum() / (norm.sum() + first), 0, 1)
             for i in (0, 1):
-                assert state.clients["beta/count"][i] == t
+                assert state.of_rule.arrays()["beta/count"][i] == t
                 wanted = np.clip((t * inner[i] / norm[i] + 4 * common) / (t + 4), 0, 1)
-                assert state.clients["beta/value"][i] == pytest.approx(wanted)
-    assert state.clients["beta/value"][2] == pytest.approx(common)
-    assert state.clients["beta/value"][0] > 0.95
-    assert state.clients["beta/value"][1] < 0.1
+                assert state.of_rule.arrays()["beta/value"][i] == pytest.approx(wanted)
+    assert state.of_rule.arrays()["beta/value"][2] == pytest.approx(common)
+    assert state.of_rule.arrays()["beta/value"][0] > 0.95
+    assert state.of_rule.arrays()["beta/value"][1] < 0.1
 
 
 @pytest.mark.parametrize("forget", [1.0, 0.6])
@@ -198,7 +205,7 @@ def test_a_client_forgets_when_it_comes(forget: float) -> None:
         who = np.flatnonzero(rng.random(3) < p)
         fresh = drift + rng.normal(size=(3, D))
         rule.combine(state, fs.Round(t, who, fresh[who]))
-        common = betas.Auto().value(state, t)
+        common = betas.common(sums_of(state), 0.0)
         for i in who:
             if rows[i].any():
                 terms[i].append(((t + 1) * fresh[i] @ rows[i], (t + 1) * rows[i] @ rows[i]))
@@ -206,8 +213,8 @@ def test_a_client_forgets_when_it_comes(forget: float) -> None:
             age = forget ** np.arange(len(terms[i]))[::-1]
             inner, norm = (age @ np.array(terms[i])) if terms[i] else (0.0, 1.0)
             wanted = (age.sum() * inner / norm + prior * common) / (age.sum() + prior)
-            assert state.clients["beta/count"][i] == pytest.approx(age.sum())
-            assert state.clients["beta/value"][i] == pytest.approx(np.clip(wanted, 0, 1))
+            assert state.of_rule.arrays()["beta/count"][i] == pytest.approx(age.sum())
+            assert state.of_rule.arrays()["beta/value"][i] == pytest.approx(np.clip(wanted, 0, 1))
     assert min(map(len, terms)) > 2
 
 

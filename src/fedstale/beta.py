@@ -22,6 +22,7 @@ import numpy as np
 from . import theory
 from .checks import Float, fail, fraction, number, positive_int, unknown
 from .memory.kernel import squares, weighted_sum
+from .rule_state import RuleState, per_client
 
 if TYPE_CHECKING:
     from .federation import CheckedRound, Ints
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
 
 
 class Beta(ABC):
-    """A way of choosing β. Its statistics live in the state, never in the object."""
+    """A way of choosing β. What it remembers is in the state (`State.of_rule`, as `State.inside` shows it)."""
 
     per_client: ClassVar[bool] = False
     """Whether every client has its own β_i."""
     statistics: ClassVar[bool] = True
     """Whether `observe` wants the inner products and norms of the round."""
 
-    def init(self, state: State) -> None:
-        """Create the statistics in a new state."""
+    def init(self, state: State) -> RuleState:
+        """Return what this β remembers before round 0."""
+        return RuleState()
 
     @abstractmethod
     def value(self, state: State, round: int) -> float:
@@ -91,6 +93,14 @@ class Schedule(Beta):
         return float(np.interp(round, rounds, [self.points[at] for at in rounds]))
 
 
+@dataclass(eq=False, kw_only=True)
+class AutoState(RuleState):
+    """What "auto" remembers."""
+
+    sums: Float
+    """Σ w⟨Δ,h⟩ and Σ w‖h‖², shape (2,)"""
+
+
 @dataclass(frozen=True)
 class Auto(Beta):
     """β̂ of the module's docstring, from all past participations; those of round t count t + 1 times.
@@ -114,13 +124,13 @@ class Auto(Beta):
         number("forget", self.forget, 0.0, 1.0, open_low=True)
         fraction("start", self.start)
 
-    def init(self, state: State) -> None:
+    def init(self, state: State) -> RuleState:
         """Both sums start empty."""
-        state.extras["beta/sums"] = np.zeros(2)
+        return AutoState(sums=np.zeros(2))
 
     def value(self, state: State, round: int) -> float:
         """Return Σ α²ω⟨Δ,h⟩ / Σ α²ω‖h‖², clipped to [0, 1]."""
-        return float(common(state.extras["beta/sums"], self.start))
+        return float(common(state.own(AutoState).sums, self.start))
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Add the round's terms; a client with p_i = 1 has ω_i = 0 and says nothing about absence."""
@@ -129,7 +139,8 @@ class Auto(Beta):
         norm[new] = squares([round.rows[int(k)] for k in new])
         inner[new] = self.start * norm[new]
         weight = term_weights(round.alpha, round.p, round.index)
-        state.extras["beta/sums"] = with_terms(state.extras["beta/sums"], weight, inner, norm, self.forget)
+        own = state.own(AutoState)
+        own.sums = with_terms(own.sums, weight, inner, norm, self.forget)
 
 
 def term_weights(alpha: Float, p: Float, round: int) -> Float:
@@ -154,6 +165,22 @@ def common(sums: Float, start: float) -> Float:
     return np.asarray(np.clip(ratio, 0.0, 1.0))
 
 
+@dataclass(eq=False, kw_only=True)
+class AutoPerClientState(RuleState):
+    """What "auto-per-client" remembers."""
+
+    common: AutoState
+    """the sums of the common β̂"""
+    inner: Float = per_client()
+    """Σ (t + 1)⟨Δ_i, h_i⟩, shape (N,)"""
+    norm: Float = per_client()
+    """Σ (t + 1)‖h_i‖², shape (N,)"""
+    count: Float = per_client()
+    """n_i, shape (N,)"""
+    value: Float = per_client()
+    """β_i, shape (N,)"""
+
+
 @dataclass(frozen=True)
 class AutoPerClient(Auto):
     """β_i = (n_i b_i + m β̂)/(n_i + m) with b_i = Σ (t + 1)⟨Δ_i, h_i⟩ / Σ (t + 1)‖h_i‖², clipped to [0, 1].
@@ -174,29 +201,30 @@ class AutoPerClient(Auto):
         super().__post_init__()
         number("prior", self.prior, 0.0)
 
-    def init(self, state: State) -> None:
+    def init(self, state: State) -> RuleState:
         """Sums per client beside the common ones."""
-        super().init(state)
-        for name in ("beta/inner", "beta/norm", "beta/count", "beta/value"):
-            state.clients[name] = np.zeros(state.federation.num_clients)
+        inner, norm, count, value = np.zeros((4, state.federation.num_clients))
+        common = AutoState(sums=np.zeros(2))
+        return AutoPerClientState(common=common, inner=inner, norm=norm, count=count, value=value)
+
+    def value(self, state: State, round: int) -> float:
+        """Return the common β̂."""
+        return super().value(state.inside(state.own(AutoPerClientState).common), round)
 
     def of_clients(self, state: State, clients: Ints) -> Float:
         """β_i as it was set when the client last took part."""
-        values: Float = state.clients["beta/value"][clients]
-        return values
+        return state.own(AutoPerClientState).value[clients]
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Add each participant's term and set its β_i anew."""
-        super().observe(state, round, sums)
-        who = round.clients
-        before = np.stack([state.clients[name][who] for name in ("beta/inner", "beta/norm", "beta/count")])
-        late = round.index + 1
+        own, who, late = state.own(AutoPerClientState), round.clients, round.index + 1
+        super().observe(state.inside(own.common), round, sums)
+        before = np.stack([own.inner[who], own.norm[who], own.count[who]])
         with np.errstate(over="ignore"):
             after = self.forget * before + np.stack([late * sums.inner, late * sums.stale_sq, sums.stale_sq > 0])
         inner, norm, count = np.where(np.isfinite(after).all(axis=0), after, before)
-        state.clients["beta/inner"][who], state.clients["beta/norm"][who] = inner, norm
-        state.clients["beta/count"][who] = count
-        state.clients["beta/value"][who] = shrunk(inner, norm, count, self.value(state, round.index), self.prior)
+        own.inner[who], own.norm[who], own.count[who] = inner, norm, count
+        own.value[who] = shrunk(inner, norm, count, self.value(state, round.index), self.prior)
 
 
 def shrunk(inner: Float, norm: Float, count: Float, common: float | Float, prior: float) -> Float:
@@ -204,6 +232,16 @@ def shrunk(inner: Float, norm: Float, count: Float, common: float | Float, prior
     own = np.divide(inner, norm, out=np.zeros_like(norm), where=norm > 0)
     weight = np.divide(count, count + prior, out=np.zeros_like(norm), where=norm > 0)
     return np.clip(weight * own + (1.0 - weight) * common, 0.0, 1.0)
+
+
+@dataclass(eq=False, kw_only=True)
+class TheoryState(RuleState):
+    """What "theory" remembers."""
+
+    moments: Float
+    """of `theory.MomentEstimator`"""
+    p: Float = per_client()
+    """p_i as last told, 0 for a client whose probability is not known yet, shape (N,)"""
 
 
 @dataclass(frozen=True)
@@ -237,28 +275,27 @@ class Theory(Beta):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), 0.0)
 
-    def init(self, state: State) -> None:
-        """Empty moments; p_i = 0 marks a client whose probability is not known yet."""
-        state.extras["beta/moments"] = theory.MomentEstimator().init()
-        state.clients["beta/p"] = np.zeros(state.federation.num_clients)
+    def init(self, state: State) -> RuleState:
+        """No moment and no p_i is known."""
+        return TheoryState(moments=theory.MomentEstimator().init(), p=np.zeros(state.federation.num_clients))
 
     def value(self, state: State, round: int) -> float:
         """Return the minimiser of the bound at the present estimates."""
-        known = state.federation.probabilities
-        p = state.clients["beta/p"] if known is None else np.asarray(known)
+        known, own = state.federation.probabilities, state.own(TheoryState)
+        p = own.p if known is None else np.asarray(known)
         alpha = state.federation.alpha()[p > 0]
         p = p[p > 0]
         noise, spread = self.sigma2_over_K, self.sigma_g2
         if noise is None or spread is None:
-            noise, spread = theory.noise_and_heterogeneity(state.extras["beta/moments"])
+            noise, spread = theory.noise_and_heterogeneity(own.moments)
         if not p.size or not np.isfinite([noise, spread]).all():
             return self.start
         return theory.optimal_beta_from_moments(noise, spread, p, alpha=alpha, drift=self.drift)
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Take the round's norms and spread into the moments; weights α_i/p_i make them those of the objective."""
-        state.clients["beta/p"][round.clients] = round.p
-        seen = state.clients["last_seen"][round.clients]
+        own, seen = state.own(TheoryState), state.last_seen[round.clients]
+        own.p[round.clients] = round.p
         weights = state.federation.num_clients * round.alpha / round.p
         mean = weighted_sum(round.rows, weights / weights.sum(), len(sums.mix))
         lengths = squares(round.rows)
@@ -274,8 +311,7 @@ class Theory(Beta):
             mean_sq=float(mean @ mean),
             weights=weights,
         )
-        moments = theory.MomentEstimator().update(state.extras["beta/moments"], observation)
-        state.extras["beta/moments"] = moments
+        own.moments = theory.MomentEstimator().update(own.moments, observation)
 
 
 NAMES: dict[str, type[Auto] | type[Theory]] = {

@@ -7,29 +7,33 @@ which is why a resumed run continues with the same bits. A checkpoint is one fol
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Float, InvalidInput
+from .checks import Float, InvalidInput, fail
 from .durable import FileTrouble, checksum, folder_errors, relative, replacing
-from .federation import Federation
+from .federation import Federation, Ints
 from .memory import Memory, StaleMemory, make, moved, parse
 from .memory.rows import CHECKPOINT_FILE, owner_of
 from .participation.estimator import EstimatorState
+from .rule_state import RuleState
+
+S = TypeVar("S", bound=RuleState)
 
 _logger = getLogger("fedstale")
 _FILE = CHECKPOINT_FILE
-_FORMAT = 2
+_FORMAT = 3
 _NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What comes of taking anything for the content of a checkpoint."""
 
@@ -50,20 +54,15 @@ class State:
         The next round's index.
     model
         w_t, shape (d,), when the state carries it.
-    memories
-        Rows per client by name; "stale" holds the h_i of the paper.
-    vectors
-        Vectors of length d by name, such as a server optimiser's moments.
-    clients
-        Arrays of length N by name, such as "last_seen".
-    scalars
-        Numbers by name.
-    extras
-        Arrays of any shape by name.
+    last_seen
+        The last round of each client, −1 for a client never seen, shape (N,).
+    of_rule
+        What the rule remembers; each rule declares its own (`fedstale.rule_state.RuleState`).
     estimator
         What an estimator of p remembers, when p is estimated (`fedstale.participation.Estimator`).
-    notes
-        Words by name that go with the checkpoint and are not part of what the rule remembers, such as the engine.
+    arrays, notes
+        Arrays and texts by name that are saved with the checkpoint and are not part of what the rule remembers, such as
+        the running means of a batch normalisation, and the engine.
     report
         What the last round did (not saved): β used and the like.
     """
@@ -74,34 +73,56 @@ class State:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     round: int = 0
     model: Float | None = None
-    memories: dict[str, StaleMemory] = field(default_factory=dict)
-    vectors: dict[str, Float] = field(default_factory=dict)
-    clients: dict[str, NDArray[Any]] = field(default_factory=dict)
-    scalars: dict[str, float] = field(default_factory=dict)
-    extras: dict[str, NDArray[Any]] = field(default_factory=dict)
+    last_seen: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    of_rule: RuleState = field(default_factory=RuleState)
     estimator: EstimatorState | None = None
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     report: dict[str, float] = field(default_factory=dict)
     # Each process saves rows kept in RAM to a file of its own: the row file of the checkpoint it was resumed
     # from stays whole until its first own checkpoint is complete.
     _token: str = field(default_factory=lambda: uuid.uuid4().hex[:8], repr=False)
+    _names: list[str] = field(default_factory=list, repr=False)  # of the memories that were made
 
     def __post_init__(self) -> None:
         rows = parse(self.where)[0]
         if rows is not None:  # wherever the process may go
             self.where = moved(self.where, rows.absolute())
-        self.clients.setdefault("last_seen", np.full(self.federation.num_clients, -1, dtype=np.int64))
+        if not self.last_seen.size:
+            self.last_seen = np.full(self.federation.num_clients, -1, dtype=np.int64)
 
     def remember(self, name: str = "stale", *, exact: bool = False) -> StaleMemory:
-        """Add an empty memory with one row per client; `exact` refuses approximations (what clients keep has none)."""
+        """Make an empty memory with one row per client, for a field of this name of the rule's state.
+
+        `exact` refuses approximations: what clients keep has none. On disk a second memory of the same name, of a rule
+        inside another, has a file of its own.
+        """
         n, d = self.federation.num_clients, self.federation.num_params
-        self.memories[name] = make(self.where, n, d, name=name, run=self.run, exact=exact)
-        return self.memories[name]
+        self._names.append(name)
+        if (count := self._names.count(name)) > 1:
+            name = f"{name}.{count}"
+        return make(self.where, n, d, name=name, run=self.run, exact=exact)
+
+    def own(self, kind: type[S]) -> S:
+        """Return what the rule remembers, which must be of this kind: the state of another rule is refused."""
+        if not isinstance(self.of_rule, kind):
+            found = f"state of {self.rule} with a {type(self.of_rule).__name__}"
+            raise fail("state", found, f"must hold a {kind.__name__}: it was made by a rule with other options")
+        return self.of_rule
+
+    def inside(self, part: RuleState) -> State:
+        """Return this state as a rule (or β) inside another sees it: all is shared, and `of_rule` is its own part."""
+        seen = copy.copy(self)
+        seen.of_rule = part
+        return seen
 
     @property
     def memory(self) -> StaleMemory:
-        """The stale updates h_i."""
-        return self.memories["stale"]
+        """The stale updates h_i: the rule's field `stale`, wherever it is."""
+        for path, memory in self.of_rule.memories().items():
+            if path.rpartition("/")[2] == "stale":
+                return memory
+        raise fail("rule", self.rule, "keeps no stale updates")
 
     def grow(self, num_clients: int, sizes: Any = None) -> None:
         """Let clients join: they get the next indices and have never been seen.
@@ -109,25 +130,18 @@ class State:
         An estimator of p is grown by itself (`Estimator.grow`), because it knows what a new client starts with.
         """
         self.federation = self.federation.grown(num_clients, sizes)
-        for name, values in self.clients.items():
-            more = np.full(num_clients - len(values), -1 if name == "last_seen" else 0, dtype=values.dtype)
-            self.clients[name] = np.concatenate([values, more])
-        for memory in self.memories.values():
-            memory.grow(num_clients)
+        new = np.full(num_clients - len(self.last_seen), -1, dtype=np.int64)
+        self.last_seen = np.concatenate([self.last_seen, new])
+        self.of_rule.grow(num_clients)
 
-    def nbytes(self, leave_out: Sequence[str] = ()) -> int:
-        """Bytes of everything remembered beside the model: rows, running sums, vectors, numbers per client.
-
-        `leave_out` names memories whose rows, and vectors and extras that, are not the server's.
-        """
-        sums = sum(memory.total.nbytes for memory in self.memories.values())
-        rows = sum(memory.nbytes for name, memory in self.memories.items() if name not in leave_out)
-        named = {**self.vectors, **self.clients, **self.extras}
-        return sums + rows + sum(array.nbytes for name, array in named.items() if name not in leave_out)
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the server keeps beside the model: rows, running sums, vectors, numbers per client."""
+        return self.last_seen.nbytes + self.of_rule.nbytes
 
     def close(self) -> None:
         """Let go of files and locks."""
-        for memory in self.memories.values():
+        for memory in self.of_rule.memories().values():
             memory.close()
 
     def save(self, folder: str | Path) -> None:
@@ -144,18 +158,20 @@ class State:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tensors: dict[str, NDArray[Any]] = {}
         files: dict[str, str] = {}
-        for name, memory in self.memories.items():
-            mirror = folder / f"{name}-{self._token}.rows"
+        memories = self.of_rule.memories()
+        for path, memory in memories.items():
+            mirror = self._row_file(path, folder)
             for key, array in memory.table(mirror).items():
-                tensors[f"memory/{name}/{key}"] = array
-            files[name] = "" if memory.inline else relative(memory.file or mirror, folder)
-        for group in ("vectors", "clients", "extras"):
-            for name, array in getattr(self, group).items():
-                tensors[f"{group}/{name}"] = array
-        for name, array in _federation_arrays(self.federation).items():
-            tensors[f"federation/{name}"] = array
-        if self.estimator is not None:
-            tensors |= {f"estimator/{name}": array for name, array in self.estimator.arrays().items()}
+                tensors[f"memory/{path}/{key}"] = array
+            files[path] = "" if memory.inline else relative(memory.file or mirror, folder)
+        groups = {
+            "rule": self.of_rule.arrays(),
+            "federation": _federation_arrays(self.federation),
+            "estimator": {} if self.estimator is None else self.estimator.arrays(),
+            "arrays": self.arrays,
+        }
+        tensors |= {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
+        tensors["last_seen"] = self.last_seen
         if self.model is not None:
             tensors["model"] = self.model
         about = {
@@ -164,7 +180,7 @@ class State:
             "where": self._seen_from(folder),
             "run": self.run,
             "round": self.round,
-            "scalars": {name: value.hex() for name, value in self.scalars.items()},
+            "of_rule": self.of_rule.describe(),
             "notes": self.notes,
             "num_clients": self.federation.num_clients,
             "num_params": self.federation.num_params,
@@ -172,9 +188,13 @@ class State:
             "files": files,
         }
         write_tensors(folder / _FILE, tensors, about)
-        for memory in self.memories.values():
+        for memory in memories.values():
             memory.saved()
         _sweep(folder, files.values())
+
+    def _row_file(self, path: str, folder: Path) -> Path:
+        """Name the row file in a checkpoint's folder of the memory with this path."""
+        return folder / f"{path.replace('/', '.')}-{self._token}.rows"
 
     def _seen_from(self, folder: Path) -> str:
         """Describe the memory with its folder as seen from the checkpoint, so that both can be copied or moved."""
@@ -209,6 +229,9 @@ class State:
             sizes=given.get("sizes"),
             probabilities=given.get("probabilities"),
         )
+        last_seen = tensors["last_seen"]
+        if last_seen.shape != (federation.num_clients,) or last_seen.dtype != np.int64:
+            raise InvalidInput(f"checkpoint {folder} is damaged: last_seen must be {federation.num_clients} integers")
         state = cls(
             federation,
             about["rule"],
@@ -216,16 +239,19 @@ class State:
             run=about["run"],
             round=about["round"],
             model=tensors.get("model"),
-            vectors=groups.get("vectors", {}),
-            clients=groups.get("clients", {}),
-            scalars={name: float.fromhex(value) for name, value in about["scalars"].items()},
-            extras=groups.get("extras", {}),
+            arrays=groups.get("arrays", {}),
+            last_seen=last_seen,
             estimator=EstimatorState.from_arrays(groups["estimator"]) if "estimator" in groups else None,
             notes={str(name): str(value) for name, value in about["notes"].items()},
         )
-        for name, file in about["files"].items():
-            table = {key.split("/", 1)[1]: a for key, a in groups["memory"].items() if key.startswith(f"{name}/")}
-            state.memories[name] = _restore(state, name, folder, file, table)
+
+        def memory(path: str) -> StaleMemory:
+            rows = groups["memory"].items()
+            table = {key.removeprefix(f"{path}/"): array for key, array in rows if key.startswith(f"{path}/")}
+            return _restore(state, path, folder, about["files"][path], table)
+
+        arrays = groups.get("rule", {})
+        state.of_rule = RuleState.rebuild(about["of_rule"], arrays, memory, federation.num_clients)
         return state
 
 
@@ -233,7 +259,7 @@ def write_tensors(path: Path, tensors: dict[str, NDArray[Any]], about: dict[str,
     """Write arrays and facts to one safetensors file, replaced whole."""
     from safetensors.numpy import save
 
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     sums = {name: checksum(array) for name, array in arrays.items()}
     facts = json.dumps(about, sort_keys=True)
     metadata = {
@@ -289,7 +315,7 @@ def _at(where: str, checkpoint: Path) -> str:
     return where if rows is None else moved(where, os.path.normpath(os.path.realpath(checkpoint) / rows))
 
 
-def _restore(state: State, name: str, folder: Path, file: str, table: dict[str, NDArray[Any]]) -> StaleMemory:
+def _restore(state: State, path: str, folder: Path, file: str, table: dict[str, NDArray[Any]]) -> StaleMemory:
     """Take a memory up again: on disk where it lies, by a copy of its saved rows, or from the table alone.
 
     Rows kept in RAM are copied there. Rows on disk that belong to another checkpoint, of which this one is a copy, are
@@ -301,12 +327,12 @@ def _restore(state: State, name: str, folder: Path, file: str, table: dict[str, 
         inline = make(state.where, *size)
         inline.restore(table)
         return inline
-    path = Path(os.path.normpath(os.path.realpath(folder) / Path(file)))
-    if not path.is_file():
-        what = f"memory file {path} is missing: checkpoint {folder} has its rows there"
+    rows = Path(os.path.normpath(os.path.realpath(folder) / Path(file)))
+    if not rows.is_file():
+        what = f"memory file {rows} is missing: checkpoint {folder} has its rows there"
         raise FileTrouble(f"{what}; copy or move it along, so that it lies at {file} as seen from the checkpoint")
-    owner = owner_of(path, folder) if on_disk else None
-    saved = Memory(*size, kind, path, state.run, "read" if not on_disk else "write" if owner is None else "copy")
+    owner = owner_of(rows, folder) if on_disk else None
+    saved = Memory(*size, kind, rows, state.run, "read" if not on_disk else "write" if owner is None else "copy")
     try:
         saved.restore(table)
         if on_disk and owner is None:
@@ -315,15 +341,15 @@ def _restore(state: State, name: str, folder: Path, file: str, table: dict[str, 
         saved.close()
         if owner is None:
             raise
-        what = f"checkpoint {folder} is a copy of {owner}, whose rows in {path} have changed since"
+        what = f"checkpoint {folder} is a copy of {owner}, whose rows in {rows} have changed since"
         raise FileTrouble(f"{what} ({error}): copy the rows together with the checkpoint") from None
     try:
         if owner is None:
             memory = Memory(*size, kind, run=state.run)
         else:
-            _logger.warning("the rows in %s belong to another checkpoint: %s gets a copy of its own", path, folder)
+            _logger.warning("the rows in %s belong to another checkpoint: %s gets a copy of its own", rows, folder)
             state.where = moved(state.where, folder.absolute())
-            memory = Memory(*size, kind, folder / f"{name}-{state._token}.rows", run=state.run)
+            memory = Memory(*size, kind, state._row_file(path, folder), run=state.run)
         memory.read_from(saved)
     finally:
         saved.close()

@@ -150,7 +150,7 @@ def test_own_rule_is_unbiased(memory: str) -> None:
             rule.combine(state, fs.Round(t, who, noise.normal(size=(len(who), 4)), probabilities=p[who]))
         return state  # type: ignore[no-any-return]
 
-    assert np.abs(prepare().vectors["faded"]).max() > 0.01
+    assert np.abs(prepare().of_rule.arrays()["faded"]).max() > 0.01
     assert expectation(rule, prepare, updates, p) == pytest.approx(updates.mean(axis=0), abs=1e-12)
 
 

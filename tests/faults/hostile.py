@@ -26,6 +26,7 @@ from numpy.random import Generator
 
 import fedstale as fs
 from fedstale.flower import FedStale
+from tests.everything import everything
 from tests.flower.grid import MemoryGrid, Model, Trainer, record
 
 from .task import flower_task
@@ -276,17 +277,8 @@ class Pair:
         ours, theirs = self.one.aggregator.state, self.two.aggregator.state
         assert self.one.aggregator.identities == self.two.aggregator.identities
         everybody = np.arange(len(self.one.aggregator.identities))
-        rows = ours.memory.rows(everybody)
-        assert np.isfinite(rows).all()
-        assert rows.tobytes() == theirs.memory.rows(everybody).tobytes()
-        assert ours.memory.total.tobytes() == theirs.memory.total.tobytes()
-        assert ours.scalars == theirs.scalars
-        for name, column in ours.clients.items():
-            assert column.tobytes() == theirs.clients[name].tobytes(), name
-        assert ours.estimator is not None
-        assert theirs.estimator is not None
-        for name, column in ours.estimator.arrays().items():
-            assert column.tobytes() == theirs.estimator.arrays()[name].tobytes(), name
+        assert np.isfinite(ours.memory.rows(everybody)).all()
+        assert everything(ours) == everything(theirs)
 
 
 KINDS = {
@@ -325,19 +317,6 @@ def flower(mutations: int, seed: int = 0, every: int = 2000) -> Counter[str]:
     return counts
 
 
-def snapshot(state: fs.State) -> bytes:
-    """Everything a rule could have changed."""
-    rows = state.memory.rows(np.arange(state.federation.num_clients))
-    parts = [
-        rows,
-        state.memory.total,
-        state.memory.masses,
-        *state.clients.values(),
-        np.array([*state.scalars.values()]),
-    ]
-    return b"".join(np.ascontiguousarray(part).tobytes() for part in parts) + str(state.round).encode()
-
-
 def rule(mutations: int, seed: int = 0) -> Counter[str]:
     """Mutate rounds of FedStale."""
     n, d = 5, 7
@@ -368,7 +347,7 @@ def rule(mutations: int, seed: int = 0) -> Counter[str]:
             updates = [row if chance.random() < 0.7 else row[: int(chance.integers(0, d))] for row in updates]
         elif what == 7:
             p = chance.choice(numbers)
-        before = snapshot(state)
+        before = everything(state)
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -376,7 +355,7 @@ def rule(mutations: int, seed: int = 0) -> Counter[str]:
         except fs.InvalidInput as error:
             if what == 8:
                 raise AssertionError(f"mutation {k}: after what came before, a valid round is refused") from error
-            assert snapshot(state) == before, f"mutation {k}: a refused round left a trace"
+            assert everything(state) == before, f"mutation {k}: a refused round left a trace"
             counts["refused: " + str(error).partition("[")[0].partition("=")[0].strip().rstrip("0123456789 ")] += 1
             continue
         assert np.isfinite(delta.astype(np.float64)).all(), f"mutation {k}: {delta}"

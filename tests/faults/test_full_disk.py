@@ -14,6 +14,7 @@ import fedstale as fs
 from fedstale.durable import FileTrouble
 from fedstale.memory import Memory
 from fedstale.store import Store
+from tests.everything import everything
 
 Mount = Callable[..., Path]
 
@@ -129,12 +130,12 @@ def test_rows_that_do_not_fit_refuse_the_round_and_nothing_else(mount: Mount) ->
     rule = fs.FedStale()
     state = rule.init(fs.Federation(N, D), memory=f"disk:{disk / 'rows'}", model=np.zeros(D))
     rule.step(state, history(0))
-    model, rows, beta = np.array(state.model), state.memory.rows(np.arange(N)), dict(state.scalars)
+    model, rows, all_of_it = np.array(state.model), state.memory.rows(np.arange(N)), everything(state)
     filler = fill(disk)
     t = 1
     while free_slots(state) >= len(np.asarray(history(t).clients)):
         rule.step(state, history(t))
-        model, rows, beta = np.array(state.model), state.memory.rows(np.arange(N)), dict(state.scalars)
+        model, rows, all_of_it = np.array(state.model), state.memory.rows(np.arange(N)), everything(state)
         t += 1
     with pytest.raises(fs.InvalidInput) as error:
         rule.step(state, history(t))
@@ -142,7 +143,7 @@ def test_rows_that_do_not_fit_refuse_the_round_and_nothing_else(mount: Mount) ->
     assert state.round == t
     np.testing.assert_array_equal(model, state.model)
     np.testing.assert_array_equal(rows, state.memory.rows(np.arange(N)))
-    assert beta == state.scalars
+    assert all_of_it == everything(state)
     filler.unlink()
     rule.step(state, history(t))
     state.close()

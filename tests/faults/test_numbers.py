@@ -17,6 +17,7 @@ from fedstale.checks import InvalidInput
 from fedstale.memory import precision
 from fedstale.participation import BetaFrequency, FedAU, Forgetting, Trace
 from fedstale.tasks.quadratic import Quadratic
+from tests.everything import everything
 from tests.rules.test_every_rule import MEMORIES, RULES, memories
 
 Array = NDArray[Any]
@@ -62,8 +63,8 @@ def long_run(rounds: int) -> dict[str, float]:
     worst["model"] = float(np.abs(state.model - model).max()) / scale
     total = rows.sum(0)
     worst["sum"] = float(np.abs(state.memory.total - total).max() / np.abs(total).max())
-    worst["inner"] = abs(float((state.extras["beta/sums"][0] - inner) / inner))
-    worst["norm"] = abs(float((state.extras["beta/sums"][1] - norm) / norm))
+    worst["inner"] = abs(float((state.of_rule.arrays()["beta/sums"][0] - inner) / inner))
+    worst["norm"] = abs(float((state.of_rule.arrays()["beta/sums"][1] - norm) / norm))
     return worst
 
 
@@ -139,15 +140,14 @@ def test_p_near_zero_is_the_equation_or_a_refusal(p: float, beta: Any) -> None:
     except InvalidInput:  # NonFinite, or a p whose inverse is not finite
         assert p < 1e-290
         assert state.round == before.round
-        assert state.scalars == before.scalars
-        np.testing.assert_array_equal(state.memory.rows([0, 1, 2]), before.memory.rows([0, 1, 2]))
+        assert everything(state) == everything(before)
         return
     assert np.isfinite(delta).all()
     if held is not None or p < 1e-6:
         for k in range(2):
             exact = Fraction(update[0, k]) / 3 / Fraction(p)
             assert abs(Fraction(delta[k]) - exact) <= abs(exact) * Fraction(1, 10**5) + (held is None)
-    assert all(np.isfinite(value) for value in state.scalars.values())
+    assert all(np.isfinite(value).all() for value in state.of_rule.arrays().values())
     after = np.asarray(rule.combine(state, fs.Round(3, [], np.empty((0, 2)))))
     assert np.isfinite(after).all()
     assert 0.0 <= state.report["beta"] <= 1.0
@@ -177,9 +177,8 @@ def test_a_first_participation_in_round_ten_thousand(estimator: Any, first: Frac
     update = np.full((1, d), 0.5)
     p = estimator.probabilities(guesses, [2])
     assert 1 / p[0] == pytest.approx(float(first), rel=1e-6)
-    beta = fs.beta.make("auto").value(state, late)
     delta = np.asarray(rule.step(state, fs.Round(late, [2], update, probabilities=p)))
-    stale = beta * (state.memory.total - update[0]) / n  # of the two others
+    stale = state.report["beta"] * (state.memory.total - update[0]) / n  # of the two others
     np.testing.assert_allclose(delta, stale + 0.5 / n / p[0], rtol=1e-9)
     assert np.isfinite(np.asarray(state.model)).all()
     estimator.observe(guesses, [2], late)
@@ -265,9 +264,8 @@ def test_nobody_ever_comes_to_a_rule(rule: fs.Rule, tmp_path: Path) -> None:
             delta = rule.step(state, fs.Round(t, [], np.empty((0, 3), np.float32), lr=0.1))
             assert np.array_equal(np.asarray(delta), np.zeros(3))
         assert np.array_equal(np.asarray(state.model), start)
-        for group in (state.vectors, state.clients, state.scalars, state.extras):
-            assert all(np.isfinite(np.asarray(value, dtype=np.float64)).all() for value in group.values())
-        for held in state.memories.values():
+        assert all(np.isfinite(value).all() for value in state.of_rule.arrays().values())
+        for held in state.of_rule.memories().values():
             assert held.seen.tolist() == []
             assert not held.total.any()
         state.save(tmp_path / f"c{k}")
@@ -312,5 +310,5 @@ def test_nobody_ever_comes_to_a_flower_server(memory: str, silent: bool, tmp_pat
     state = fs.State.load(tmp_path / "c")
     assert state.round == 6
     assert np.isfinite(np.asarray(state.model)).all()
-    assert all(np.isfinite(value) for value in state.scalars.values())
+    assert all(np.isfinite(value).all() for value in state.of_rule.arrays().values())
     state.close()

@@ -20,6 +20,7 @@ import numpy as np
 
 from fedstale.state import State
 from fedstale.store import RunInfo, Store
+from tests.everything import arrays_of
 
 ROUNDS = 24
 FLOWER_ROUNDS = 12
@@ -64,16 +65,7 @@ def digest(value: Any) -> str:
 def state_outcome(folder: Path) -> dict[str, Any]:
     """Everything in a checkpoint: model, every row of every memory, sums, statistics, estimator."""
     state = State.load(folder)
-    found: dict[str, Any] = {"round": state.round, "model": digest(state.model), "scalars": state.scalars}
-    for group in ("vectors", "clients", "extras"):
-        for name, array in getattr(state, group).items():
-            found[f"{group}/{name}"] = digest(array)
-    for name, memory in state.memories.items():
-        found[f"{name}/rows"] = digest(memory.rows(np.arange(memory.num_clients)))
-        found[f"{name}/total"] = digest(memory.total)
-        found[f"{name}/masses"] = digest(memory.masses)
-    if state.estimator is not None:
-        found |= {f"estimator/{name}": digest(array) for name, array in state.estimator.arrays().items()}
+    found: dict[str, Any] = {name: digest(array) for name, array in arrays_of(state).items()}
     state.close()
     return found
 
@@ -188,7 +180,7 @@ def _flower(storage: str) -> Callable[[Path], None]:
 def _read_flower(folder: Path) -> tuple[dict[str, Any], list[Any]]:
     found = state_outcome(folder / "checkpoint")
     about = State.load(folder / "checkpoint")
-    facts = json.loads(about.extras["flower/facts"].tobytes())
+    facts = json.loads(about.notes["flower"])
     about.close()
     run = facts["strategy"].pop("store_run")
     # The text of the saved facts holds the run's id and the folder of the test; the facts themselves are compared.
@@ -199,7 +191,7 @@ def _read_flower(folder: Path) -> tuple[dict[str, Any], list[Any]]:
         info = store.run(run).info()
         found |= metrics_outcome(store, info)
         rounds = store.run(run).columns()[0].tolist()
-    return {**found, "extras/flower/facts": json.dumps(facts, sort_keys=True)}, rounds
+    return {**found, "notes/flower": json.dumps(facts, sort_keys=True)}, rounds
 
 
 EVERYWHERE = ("training", "rule", "checkpoint", "store")

@@ -186,11 +186,11 @@ class Machine:
         from fedstale.state import read_tensors
 
         tensors, about = read_tensors(self.folder / output / "checkpoint" / "state.safetensors")
-        facts = json.loads(tensors["extras/flower/facts"].tobytes())
+        facts = json.loads(about["notes"]["flower"])
         return {
             "round": about["round"],
             "identities": facts["identities"],
-            "last_seen": tensors["clients/last_seen"].tolist(),
+            "last_seen": tensors["last_seen"].tolist(),
             "model": tensors["model"].tobytes().hex(),
         }
 

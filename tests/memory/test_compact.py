@@ -191,7 +191,7 @@ def test_client_memory_is_never_approximated() -> None:
 
     for name in ("scaffold", "feddyn", "fedlaavg"):
         state = rules.make(name).init(fs.Federation(N, D), memory="lowrank:2:float64")
-        (memory,) = state.memories.values()
+        (memory,) = state.of_rule.memories().values()
         assert not isinstance(memory, LowRank)
         assert memory.precision.name == "float64"
 

@@ -11,6 +11,7 @@ import pytest
 import fedstale as fs
 from fedstale import state as states
 from fedstale.memory import Memory
+from tests.everything import everything
 
 N, D = 5, 7
 RULE = fs.FedStale(beta=0.5)
@@ -25,13 +26,6 @@ EVENTS = (
 
 class Crash(Exception):
     """Stands for the end of the process."""
-
-
-def bits(state: fs.State) -> dict[str, bytes]:
-    memory = state.memory
-    arrays = {"rows": memory.rows(np.arange(N)), "total": memory.total, "masses": memory.masses, "seen": memory.seen}
-    arrays |= {"model": np.asarray(state.model), "round": np.array(state.round), **state.clients, **state.extras}
-    return {name: array.tobytes() for name, array in arrays.items()}
 
 
 def train(state: fs.State, event: str) -> None:
@@ -55,7 +49,7 @@ def train(state: fs.State, event: str) -> None:
 def test_the_last_checkpoint_is_whole(where: str, crash: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first `crash` events happen, then nothing more: what loads is the last checkpoint that was completed."""
     state = RULE.init(fs.Federation(N, D), memory=where.format(tmp_path), model=np.zeros(D))
-    folder, whole = tmp_path / "checkpoint", bits(state)
+    folder, whole = tmp_path / "checkpoint", everything(state)
 
     def full(*_: Any) -> None:
         raise Crash
@@ -63,7 +57,7 @@ def test_the_last_checkpoint_is_whole(where: str, crash: int, tmp_path: Path, mo
     for event in EVENTS[:crash]:
         if event == "save":
             state.save(folder)
-            whole = bits(state)
+            whole = everything(state)
         elif event == "failed save":
             with monkeypatch.context() as patch:
                 patch.setattr(states, "write_tensors", full)
@@ -72,10 +66,10 @@ def test_the_last_checkpoint_is_whole(where: str, crash: int, tmp_path: Path, mo
         elif event == "resume":
             state.close()
             state = fs.State.load(folder)
-            assert bits(state) == whole
+            assert everything(state) == whole
         else:
             train(state, event)
     state.close()
     found = fs.State.load(folder)
-    assert bits(found) == whole
+    assert everything(found) == whole
     found.close()

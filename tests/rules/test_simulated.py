@@ -11,8 +11,10 @@ import pytest
 
 import fedstale as fs
 from fedstale import rules
+from fedstale.rules.anchors import AnchorState
 from fedstale.simulation import Simulation, build, make_settings
 from fedstale.simulation.comparison import ALL
+from tests.everything import everything
 
 NAMES = [*rules.RULES, "fedstale+adam"]
 SMALL: dict[str, Any] = {"num_clients": 6, "p_min": 0.4, "rounds": 14, "local_steps": 3, "batch_size": 16}
@@ -69,7 +71,7 @@ def test_resumed_in_the_middle(name: str, memory: str, tmp_path: Path) -> None:
     first.state.close()
     resumed = run(fs.State.load(tmp_path), 14)
     assert np.array_equal(whole.model, resumed.model)
-    assert whole.state.scalars == resumed.state.scalars
+    assert everything(whole.state) == everything(resumed.state)
 
 
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
@@ -82,7 +84,8 @@ def test_two_trainings_of_a_round_use_the_same_batches(engine: str) -> None:
     everyone, trainer = np.arange(6), simulation.trainer
     told = simulation._train(3, everyone, np.ones(6))
     again = np.array(told.again)
-    anchor = simulation.state.vectors["anchor/model"]
+    anchor = simulation.state.own(AnchorState).model
+    assert anchor is not None
     assert np.array_equal(anchor, build(chosen).model)
     assert np.array_equal(again, trainer.updates(anchor, everyone, 3))
     assert np.array_equal(told.updates, trainer.updates(simulation.model, everyone, 3))

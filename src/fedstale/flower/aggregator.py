@@ -1,7 +1,7 @@
 """The server's side of Algorithm 1: model, rule, memory, estimator and identities, round after round.
 
 Everything that changes is in the library's `State`, which saves and loads whole; what only Flower needs (names
-and dtypes of the arrays, buffers beside the vector, identities) travels in its extras.
+and dtypes of the arrays, identities) travels in its notes and arrays.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from .layout import BadArrays, Layout, decode, read_arrays
 from .probabilities import Probabilities
 from .replies import ClientReply, LeftOut
 
-_FACTS = "flower/facts"
-_BUFFER = "flower/buffer/"
-_RETURNED = "flower/returned/"
+_FACTS = "flower"
+"""The note of a checkpoint that holds the facts about the strategy, as JSON."""
+_BUFFER, _RETURNED = "buffer/", "returned/"
+"""Before the names of its arrays."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Aggregator:
         max_clients: int | None = None,
     ) -> AppliedRound:
         """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step."""
-        last = self.state.clients["last_seen"]
+        last = self.state.last_seen
         staleness = (index - last[last >= 0]).astype(np.float64)
         found = self._admitted(self._read(replies, probabilities), max_clients)
         updates = [item for item in found if isinstance(item, _ClientUpdate)]
@@ -198,7 +199,7 @@ class Aggregator:
 
     def _row_buffers(self, count: int) -> Sequence[NDArray[Any]]:
         """Return rows to compute updates in: the memory's own spare ones where it keeps such rows."""
-        memory = self.state.memories.get("stale")
+        memory = next(iter(self.state.of_rule.memories().values()), None)
         borrowed = memory.lend(count, self.layout.dtype) if isinstance(memory, Memory) else None
         if borrowed is not None:
             return borrowed
@@ -223,12 +224,12 @@ class Aggregator:
         """Return n_i of everybody with what was reported now; a row in memory follows the size of its client."""
         old = np.asarray(self.state.federation.sizes)
         sizes = np.zeros(max(len(self.identities), len(old)))
-        first = not (self.state.clients["last_seen"] >= 0).any()  # the rows are not taken yet: no sizes
+        first = not (self.state.last_seen >= 0).any()  # the rows are not taken yet: no sizes
         sizes[: len(old)] = 0.0 if first else old
         for reply in replies:
             client, size = self._index[reply.identity], float(reply.size or 0.0)
             before, sizes[client] = sizes[client], size
-            for memory in self.state.memories.values():
+            for memory in self.state.of_rule.memories().values():
                 if client < memory.num_clients and memory.slots[client] >= 0 and before != size:
                     mass = memory.masses[client] * (size / before)
                     memory.replace([client], memory.rows([client]), masses=[mass])
@@ -253,29 +254,26 @@ class Aggregator:
             "identities": self.identities,
             "pending_log": pending_log,
         }
-        text = json.dumps(facts, sort_keys=True).encode()
-        self.state.extras[_FACTS] = np.frombuffer(text, dtype=np.uint8)
-        for name, array in self.buffers.items():
-            self.state.extras[_BUFFER + name] = array
-        for slot in self.layout.slots:
-            self.state.extras.pop(_RETURNED + slot.name, None)
-            if returned is not None:
-                self.state.extras[_RETURNED + slot.name] = decode(returned[slot.name])
+        self.state.notes[_FACTS] = json.dumps(facts, sort_keys=True)
+        self.state.arrays = {_BUFFER + name: array for name, array in self.buffers.items()}
+        if returned is not None:
+            self.state.arrays |= {_RETURNED + slot.name: decode(returned[slot.name]) for slot in self.layout.slots}
         self.state.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Aggregator, dict[str, Any], dict[str, Any]]:
         """Read a checkpoint back, with the facts about the strategy and about the last round."""
         state = State.load(folder)
-        if _FACTS not in state.extras or state.model is None:
+        if _FACTS not in state.notes or state.model is None:
             state.close()
             raise InvalidInput(f"checkpoint {folder} is not of a Flower strategy")
-        facts = json.loads(state.extras[_FACTS].tobytes())
+        facts = json.loads(state.notes[_FACTS])
         layout = Layout.from_description(facts["layout"])
-        buffers = {s.name: state.extras[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
+        saved = state.arrays
+        buffers = {s.name: saved[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
         aggregator = cls(state, layout, buffers, facts["identities"])
-        if all(_RETURNED + s.name in state.extras for s in layout.slots):
-            returned = {s.name: state.extras[_RETURNED + s.name].reshape(s.shape) for s in layout.slots}
+        if all(_RETURNED + s.name in saved for s in layout.slots):
+            returned = {s.name: saved[_RETURNED + s.name].reshape(s.shape) for s in layout.slots}
             aggregator.returned = ArrayRecord({name: Array(array) for name, array in returned.items()})
         return aggregator, facts["strategy"], facts["pending_log"]
 

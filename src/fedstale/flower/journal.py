@@ -34,7 +34,7 @@ def per_client(aggregator: Aggregator, probabilities: Probabilities) -> dict[str
     state = aggregator.state
     return {
         "probability": probabilities.values(state.estimator, clients, aggregator.identities),
-        "staleness": (state.round - 1.0) - state.clients["last_seen"][clients],
+        "staleness": state.round - 1.0 - state.last_seen[clients].astype(np.float64),
     }
 
 

@@ -457,7 +457,7 @@ class RuleStrategy(FedAvg):
 
     def _last_seen(self, nodes: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
         indices = [self._index(node) for node in nodes]
-        seen = self.aggregator.state.clients["last_seen"] if self.aggregator is not None else np.empty(0)
+        seen = self.aggregator.state.last_seen if self.aggregator is not None else np.empty(0)
         return np.array([-1 if i is None else seen[i] for i in indices], dtype=np.int64)
 
     def _messages(

@@ -85,10 +85,14 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in _ALL}
 
 
 def make(name: str, **options: Any) -> Rule:
-    """Make a rule by name: `make("fedstale", beta="auto")`; a server optimiser follows a plus: "fedstale+adam"."""
-    base, plus, kind = str(name).partition("+")
+    """Make a rule by name: `make("fedstale", beta="auto")`; a server optimiser follows a plus: "fedstale+adam".
+
+    With several of them the last is the outermost, and the one that options are for.
+    """
+    base, *kinds = str(name).split("+")
     rule = choose("rule", base, RULES)
-    optimizer = choose("server optimiser", kind, OPTIMIZERS) if plus else None
+    optimizers = [choose("server optimiser", kind, OPTIMIZERS) for kind in kinds]
+    optimizer = optimizers[-1] if optimizers else None
     outer = {field.name for field in fields(optimizer)} - {"rule"} if optimizer else set()
     known = ({field.name for field in fields(rule)} - ({"server_lr"} if optimizer else set())) | outer
     for option in options:
@@ -97,4 +101,6 @@ def make(name: str, **options: Any) -> Rule:
     made = rule(**{key: value for key, value in options.items() if key not in outer})
     if optimizer is None:
         return made
+    for inner in optimizers[:-1]:
+        made = inner(made)
     return optimizer(made, **{key: value for key, value in options.items() if key in outer})

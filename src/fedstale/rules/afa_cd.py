@@ -13,17 +13,32 @@ kept in the state to train from.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checks import Float, fail, number, positive_int
 from ..federation import CheckedRound, Ints
 from ..memory.kernel import weighted_sum
 from ..randomness import generator
+from ..rule_state import RuleState, held_by_clients
 from ..state import State
 from .averaging import round_weights
 from .base import Local, Rule, refuse_non_finite
+
+
+@dataclass(eq=False, kw_only=True)
+class ArrivalState(RuleState):
+    """What AFA-CD remembers."""
+
+    models: NDArray[Any] | None = held_by_clients()
+    """the last `max_delay` models, which clients may still hold, shape (max_delay, d)"""
+    num_models: int = 0
+    """how many models there were so far"""
+    steps: float = 0.0
+    """local steps of all arrivals so far"""
+    arrivals: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +60,6 @@ class AFACD(Rule):
     seed: int = 0
 
     name: ClassVar[str] = "afa-cd"
-    held_by_clients: ClassVar[tuple[str, ...]] = ("models",)
     caveat: ClassVar[str] = "has no error floor only when every client is equally likely to arrive"
 
     def __post_init__(self) -> None:
@@ -55,27 +69,31 @@ class AFACD(Rule):
         if self.local_steps is not None:
             number("local_steps", self.local_steps, 0.0, open_low=True)
 
-    def start(self, state: State) -> None:
-        """Room for the models that may still be in somebody's hands."""
-        state.scalars |= {"models": 0.0, "steps/sum": 0.0, "steps/count": 0.0}
-        if state.model is not None and self.max_delay:
-            state.extras["models"] = np.zeros((self.max_delay, len(state.model)), dtype=state.model.dtype)
+    def start(self, state: State) -> RuleState:
+        """Nobody has arrived."""
+        return ArrivalState(models=self._models(state))
+
+    def _models(self, state: State) -> NDArray[Any] | None:
+        """Room for the models that clients may still hold."""
+        if state.model is None or not self.max_delay:
+            return None
+        return np.zeros((self.max_delay, len(state.model)), dtype=state.model.dtype)
 
     def delays(self, state: State, clients: Ints) -> Ints:
         """τ_i of the coming round's participants, at most as many rounds as there were."""
-        most = min(self.max_delay, int(state.scalars["models"]))
+        most = min(self.max_delay, state.own(ArrivalState).num_models)
         draws = [int(generator(self.seed, "delay", state.round, int(i)).integers(most + 1)) for i in clients]
         return np.array(draws, dtype=np.int64)
 
     def local(self, state: State, clients: Ints) -> Local | None:
         """Start from the models of τ_i rounds ago."""
-        if not self.max_delay or not state.scalars["models"] or not len(clients):
+        own = state.own(ArrivalState)
+        if not self.max_delay or not own.num_models or not len(clients):
             return None
-        if state.model is None:
+        if state.model is None or own.models is None:
             raise fail("model", None, "give init(..., model=w): delayed clients train from older models")
         delays = self.delays(state, clients)
-        places = (int(state.scalars["models"]) - delays) % self.max_delay
-        starts = state.extras["models"][places]
+        starts = own.models[(own.num_models - delays) % self.max_delay]
         starts[delays == 0] = state.model
         return Local(start=starts)
 
@@ -95,13 +113,15 @@ class AFACD(Rule):
         """K̄, with the present arrivals."""
         if self.local_steps is not None:
             return self.local_steps if round.steps is not None else 1.0
-        count = state.scalars["steps/count"] + round.size
-        return (state.scalars["steps/sum"] + float(self._steps(round).sum())) / count if count else 1.0
+        own = state.own(ArrivalState)
+        count = own.arrivals + round.size
+        return (own.steps + float(self._steps(round).sum())) / count if count else 1.0
 
     def _arrived(self, state: State, round: CheckedRound) -> None:
         """Count the arrivals' steps, and keep w_t for those who fetch it now and arrive later."""
-        state.scalars["steps/sum"] += float(self._steps(round).sum())
-        state.scalars["steps/count"] += float(round.size)
-        if state.model is not None and self.max_delay:
-            state.extras["models"][int(state.scalars["models"]) % self.max_delay] = state.model
-            state.scalars["models"] += 1.0
+        own = state.own(ArrivalState)
+        own.steps += float(self._steps(round).sum())
+        own.arrivals += round.size
+        if state.model is not None and own.models is not None:
+            own.models[own.num_models % self.max_delay] = state.model
+            own.num_models += 1

@@ -12,9 +12,15 @@ from typing import ClassVar
 
 from ..checks import Float
 from ..federation import CheckedRound
+from ..rule_state import MemoryState, RuleState
 from ..state import State
-from .afa_cd import AFACD
+from .afa_cd import AFACD, ArrivalState
 from .mifa import SAG, refreshed_mean
+
+
+@dataclass(eq=False, kw_only=True)
+class ArrivalMemoryState(ArrivalState, MemoryState):
+    """What AFA-CS remembers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +31,14 @@ class AFACS(AFACD):
     memory: ClassVar[bool] = True
     caveat: ClassVar[str] = SAG
 
+    def start(self, state: State) -> RuleState:
+        """Nobody has arrived."""
+        return ArrivalMemoryState(models=self._models(state), stale=state.remember())
+
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the arrivals' rows and average all."""
         scale = self._scale(state, round)
         rows = [row / steps for row, steps in zip(round.rows, self._steps(round), strict=True)]
-        mean = refreshed_mean(state, round, rows, "stale")
+        mean = refreshed_mean(state.own(ArrivalMemoryState).stale, state.federation, round, rows)
         self._arrived(state, round)
         return scale * mean

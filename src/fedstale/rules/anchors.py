@@ -18,13 +18,32 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checks import Float, fail, positive_int
 from ..federation import CheckedRound, Ints
 from ..memory.kernel import weighted_sum
+from ..rule_state import RuleState, per_client
 from ..state import State
 from .averaging import round_weights
 from .base import Local, Rule, refuse_non_finite
+
+
+@dataclass(eq=False, kw_only=True)
+class AnchorState(RuleState):
+    """What a rule with anchors remembers."""
+
+    seen: NDArray[np.bool_] = per_client(fill=False)
+    """who has contributed to the anchor that is being computed, shape (N,)"""
+    sum: Float
+    """their updates, weighted, shape (d,)"""
+    update: Float
+    """g̃ or v: the update of the last anchor, or as moved along since, shape (d,)"""
+    model: Float | None = None
+    """w̃, the model that `update` was computed at, shape (d,)"""
+    left: int = 0
+    """rounds until the next anchor; 0 while one is being computed"""
+    rounds_lost: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,61 +75,62 @@ class Anchored(Rule):
         """How many rounds follow an anchor that was completed in this round."""
         return self.period
 
-    def start(self, state: State) -> None:
+    def start(self, state: State) -> RuleState:
         """The first anchor is the first model."""
-        d = state.federation.num_params
-        state.scalars |= {"rounds_lost": 0.0, "anchor/left": 0.0}
-        state.clients["anchor/seen"] = np.zeros(state.federation.num_clients, dtype=np.bool_)
-        state.vectors |= {"anchor/sum": np.zeros(d), "anchor/update": np.zeros(d)}
+        n, d = state.federation.num_clients, state.federation.num_params
+        return AnchorState(seen=np.zeros(n, dtype=np.bool_), sum=np.zeros(d), update=np.zeros(d))
 
     def anchoring(self, state: State) -> bool:
         """Whether an anchor is being computed."""
-        return state.scalars["anchor/left"] == 0.0
+        return state.own(AnchorState).left == 0
 
     def again(self, state: State, clients: Ints) -> Local | None:
         """Between anchors, the same batches once more from the reference model."""
         if self.anchoring(state):
             return None
-        if "anchor/model" not in state.vectors:
+        reference = state.own(AnchorState).model
+        if reference is None:
             raise fail("model", None, "give init(..., model=w): clients train from the anchor model, too")
-        return Local(start=state.vectors["anchor/model"])
+        return Local(start=reference)
 
     def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
         """While an anchor is being computed, only clients that have not contributed yet."""
         if self.anchoring(state):
-            new = int((~state.clients["anchor/seen"][clients]).sum())
+            new = int((~state.own(AnchorState).seen[clients]).sum())
             return new, new
         return super().traffic(state, clients)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Work on the anchor, or use it."""
+        own = state.own(AnchorState)
         if self.anchoring(state):
             delta = self._anchor(state, round)
         else:
             delta = self._between(state, round)
-            state.scalars["anchor/left"] -= 1.0
-        state.report["rounds_lost"] = state.scalars["rounds_lost"]
+            own.left -= 1
+        state.report["rounds_lost"] = float(own.rounds_lost)
         return delta
 
     def _anchor(self, state: State, round: CheckedRound) -> Float:
-        federation, seen = state.federation, state.clients["anchor/seen"]
+        federation, own = state.federation, state.own(AnchorState)
+        seen = own.seen
         masses = np.where(seen[round.clients], 0.0, federation.masses(round.clients))
-        total = state.vectors["anchor/sum"] + weighted_sum(round.rows, masses, federation.num_params)
+        total = own.sum + weighted_sum(round.rows, masses, federation.num_params)
         refuse_non_finite(round, total)
-        state.vectors["anchor/sum"] = total
+        own.sum = total
         seen[round.clients] = True
         if not self._complete(state):
-            state.scalars["rounds_lost"] += 1.0
+            own.rounds_lost += 1
             return np.zeros(federation.num_params)
         update: Float = total / federation.masses(np.flatnonzero(seen)).sum()
-        state.vectors |= {"anchor/sum": np.zeros_like(total), "anchor/update": update}
+        own.sum, own.update = np.zeros_like(total), update
         seen[:] = False
         self._remember_model(state)
-        state.scalars["anchor/left"] = float(self.length(round.index))
+        own.left = self.length(round.index)
         return update.copy()
 
     def _complete(self, state: State) -> bool:
-        seen = state.clients["anchor/seen"]
+        seen = state.own(AnchorState).seen
         if seen.sum() < math.ceil(self.required * len(seen) - 1e-9):
             missing = np.flatnonzero(~seen)
             return self.required == 1.0 and not (state.federation.masses(missing) > 0).any()
@@ -118,7 +138,7 @@ class Anchored(Rule):
 
     def _remember_model(self, state: State) -> None:
         if state.model is not None:
-            state.vectors["anchor/model"] = state.model.copy()
+            state.own(AnchorState).model = state.model.copy()
 
     @abstractmethod
     def _between(self, state: State, round: CheckedRound) -> Float:

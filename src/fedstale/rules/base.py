@@ -1,6 +1,7 @@
 """What a rule is: the paper's ComputeUpdate (Algorithm 1), a round's updates in, one global update out.
 
-A rule is a frozen dataclass of hyper-parameters. All that it remembers is in the `State` it is handed.
+A rule is a frozen dataclass of hyper-parameters. All that it remembers is in the `State` it is handed: declared as a
+`RuleState`, made in `start` and found in `state.of_rule`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, fail, number
 from ..federation import CheckedRound, Federation, Ints, Round, check_round, like
+from ..rule_state import MemoryState, RuleState
 from ..state import State
 from .coverage import warn_if_uncovered
 
@@ -66,8 +68,6 @@ class Rule(ABC):
     """Vectors of length d that a participant sends and receives in a round."""
     client_memory: ClassVar[int] = 0
     """Vectors of length d that a client keeps between its participations."""
-    held_by_clients: ClassVar[tuple[str, ...]] = ()
-    """The parts of the state that clients hold: a server that runs this rule has no memory for them."""
     changes_clients: ClassVar[bool] = False
     """Whether clients must train otherwise than for FedAvg (`local`, `again`): a plain client will not do."""
     caveat: ClassVar[str] = ""
@@ -97,13 +97,12 @@ class Rule(ABC):
                     f"array of shape {state.model.shape}",
                     f"must have shape ({federation.num_params},)",
                 )
-        if self.memory:
-            state.remember()
-        self.start(state)
+        state.of_rule = self.start(state)
         return state
 
-    def start(self, state: State) -> None:
-        """Add what this rule remembers to a new state."""
+    def start(self, state: State) -> RuleState:
+        """Return what this rule remembers before round 0: stale updates where it has a `memory`, else nothing."""
+        return MemoryState(stale=state.remember()) if self.memory else RuleState()
 
     def local(self, state: State, clients: Ints) -> Local | None:
         """How the participants are to train in the coming round; None: plain local SGD."""
@@ -123,7 +122,7 @@ class Rule(ABC):
 
     def server_bytes(self, state: State) -> int:
         """Bytes that the server keeps for this rule beside the model."""
-        return state.nbytes(self.held_by_clients)
+        return state.nbytes
 
     @abstractmethod
     def update(self, state: State, round: CheckedRound) -> Float:
@@ -142,7 +141,7 @@ class Rule(ABC):
         checked = check_round(state.federation, round)
         warn_if_uncovered(self.name, self.caveat, checked.known_p)
         delta = self.update(state, checked)
-        state.clients["last_seen"][checked.clients] = round.index
+        state.last_seen[checked.clients] = round.index
         state.round = round.index + 1
         return like(delta, round.updates)
 

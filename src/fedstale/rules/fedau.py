@@ -15,14 +15,24 @@ from typing import ClassVar
 import numpy as np
 
 from ..checks import Float
-from ..federation import CheckedRound
+from ..federation import CheckedRound, Ints
 from ..memory.kernel import weighted_sum
 from ..participation import FedAU as Estimator
 from ..participation.estimator import EstimatorState
+from ..rule_state import RuleState, per_client
 from ..state import State
 from .base import Rule, refuse_non_finite
 
-_COLUMNS = ("start", "sum", "count")
+
+@dataclass(eq=False, kw_only=True)
+class IntervalState(RuleState):
+    """What FedAU remembers: the columns of its estimator, by the names that it gives them."""
+
+    start: Ints = per_client()
+    sum: Ints = per_client()
+    count: Ints = per_client()
+    num_clients: int
+    """how many clients there were in the last round"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +57,11 @@ class FedAUAvg(Rule):
         super().__post_init__()
         Estimator(self.cutoff)
 
-    def start(self, state: State) -> None:
+    def start(self, state: State) -> RuleState:
         """No interval has ended."""
         n = state.federation.num_clients
-        state.clients |= {f"fedau/{name}": np.zeros(n, dtype=np.int64) for name in _COLUMNS}
-        state.scalars["fedau/clients"] = float(n)
+        start, sum, count = np.zeros((3, n), dtype=np.int64)
+        return IntervalState(start=start, sum=sum, count=count, num_clients=n)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Weigh who came by the length of their past absences, then count this round."""
@@ -60,12 +70,14 @@ class FedAUAvg(Rule):
         delta = weighted_sum(round.rows, weights, state.federation.num_params)
         refuse_non_finite(round, delta)
         estimator.observe(intervals, round.clients, round.index)
-        state.clients |= {f"fedau/{name}": column for name, column in intervals.columns.items()}
-        state.scalars["fedau/clients"] = float(state.federation.num_clients)
+        own, now = state.own(IntervalState), intervals.columns
+        own.start, own.sum, own.count = now["start"], now["sum"], now["count"]
+        own.num_clients = state.federation.num_clients
         return delta
 
     def _intervals(self, state: State, index: int) -> EstimatorState:
         """Copy the estimator's columns; clients that joined since the last round start their first interval now."""
-        columns = {name: state.clients[f"fedau/{name}"].copy() for name in _COLUMNS}
-        columns["start"][int(state.scalars["fedau/clients"]) :] = index
+        own = state.own(IntervalState)
+        columns = {"start": own.start.copy(), "sum": own.sum.copy(), "count": own.count.copy()}
+        columns["start"][own.num_clients :] = index
         return EstimatorState(state.federation.num_clients, index, columns)

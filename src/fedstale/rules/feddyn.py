@@ -18,10 +18,20 @@ import numpy as np
 
 from ..checks import Float, number
 from ..federation import CheckedRound, Ints
+from ..memory import StaleMemory
 from ..memory.kernel import weighted_sum
+from ..rule_state import RuleState, held_by_clients
 from ..state import State
 from .averaging import round_weights
 from .base import Local, Rule, refuse_non_finite
+
+
+@dataclass(eq=False, kw_only=True)
+class DynState(RuleState):
+    """What FedDyn remembers."""
+
+    dual: StaleMemory = held_by_clients()
+    """λ_i; h = Σ α_i λ_i at all times, so the server keeps h, their running sum"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,26 +49,25 @@ class FedDyn(Rule):
     name: ClassVar[str] = "feddyn"
     client_memory: ClassVar[int] = 1
     changes_clients: ClassVar[bool] = True
-    held_by_clients: ClassVar[tuple[str, ...]] = ("dual",)
     caveat: ClassVar[str] = "assumes clients that come with equal probability: averaging whoever comes is biased"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         number("a", self.a, 0.0, open_low=True)
 
-    def start(self, state: State) -> None:
-        """λ_i and h start at 0; h = Σ α_i λ_i at all times, so the running sum of the clients' memory is h."""
-        state.remember("dual", exact=True)
+    def start(self, state: State) -> RuleState:
+        """λ_i and h start at 0."""
+        return DynState(dual=state.remember("dual", exact=True))
 
     def local(self, state: State, clients: Ints) -> Local | None:
         """−λ_i and the proximal term."""
-        return Local(linear=-state.memories["dual"].rows(clients), prox=self.a)
+        return Local(linear=-state.own(DynState).dual.rows(clients), prox=self.a)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average the models, then correct them by h."""
         mean = weighted_sum(round.rows, round_weights(round), state.federation.num_params)
         refuse_non_finite(round, mean)
-        dual = state.memories["dual"]
+        dual = state.own(DynState).dual
         if round.size:
             renewed = dual.rows(round.clients) + self.a * np.stack(round.rows).astype(np.float64)
             dual.replace(round.clients, renewed, state.federation.masses(round.clients))

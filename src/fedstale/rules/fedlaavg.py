@@ -14,10 +14,20 @@ from typing import ClassVar
 
 from ..checks import Float, positive_int
 from ..federation import CheckedRound
+from ..memory import StaleMemory
 from ..participation import LeastRecent, Selection
+from ..rule_state import RuleState, held_by_clients
 from ..state import State
 from .base import Rule
 from .mifa import SAG, refreshed_mean
+
+
+@dataclass(eq=False, kw_only=True)
+class LastState(RuleState):
+    """What FedLaAvg remembers."""
+
+    last: StaleMemory = held_by_clients()
+    """each client's last update; the server keeps their running sum"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +44,6 @@ class FedLaAvg(Rule):
 
     name: ClassVar[str] = "fedlaavg"
     client_memory: ClassVar[int] = 1
-    held_by_clients: ClassVar[tuple[str, ...]] = ("last",)
     caveat: ClassVar[str] = SAG
 
     def __post_init__(self) -> None:
@@ -42,9 +51,9 @@ class FedLaAvg(Rule):
         if self.m is not None:
             positive_int("m", self.m)
 
-    def start(self, state: State) -> None:
-        """Clients keep their last update; the running sum of that memory is what the server keeps."""
-        state.remember("last", exact=True)
+    def start(self, state: State) -> RuleState:
+        """No client has an update yet."""
+        return LastState(last=state.remember("last", exact=True))
 
     def selection(self) -> Selection | None:
         """The least recently used of the available clients."""
@@ -52,4 +61,4 @@ class FedLaAvg(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Add what changed at the participants."""
-        return refreshed_mean(state, round, round.rows, "last")
+        return refreshed_mean(state.own(LastState).last, state.federation, round, round.rows)

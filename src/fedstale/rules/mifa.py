@@ -18,17 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float
-from ..federation import CheckedRound
+from ..federation import CheckedRound, Federation
+from ..memory import StaleMemory
 from ..memory.kernel import Mix
+from ..rule_state import MemoryState, RuleState
 from ..state import State
 from .base import Rule, refuse_non_finite
 
 SAG = "counts stale updates like fresh ones: the rarer a client, the more biased is the update"
 
 
-def refreshed_mean(state: State, round: CheckedRound, rows: Sequence[NDArray[Any]], name: str) -> Float:
-    """h_i ← the given rows for i ∈ S in the named memory, then Σ_i α_i h_i."""
-    memory, federation = state.memories[name], state.federation
+def refreshed_mean(
+    memory: StaleMemory, federation: Federation, round: CheckedRound, rows: Sequence[NDArray[Any]]
+) -> Float:
+    """h_i ← the given rows for i ∈ S, then Σ_i α_i h_i."""
     total = federation.total_mass
     old = memory.masses[round.clients] / total
     swap = memory.swap(round.clients, rows, Mix(round.alpha, old, 1.0 / total, federation.masses(round.clients)))
@@ -47,7 +50,14 @@ class MIFA(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the participants' rows and average all."""
-        return refreshed_mean(state, round, round.rows, "stale")
+        return refreshed_mean(state.own(MemoryState).stale, state.federation, round, round.rows)
+
+
+@dataclass(eq=False, kw_only=True)
+class WaitingState(MemoryState):
+    """What MIFA remembers while it waits."""
+
+    rounds_lost: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +66,16 @@ class WaitingMIFA(MIFA):
 
     name: ClassVar[str] = "mifa-wait"
 
-    def start(self, state: State) -> None:
+    def start(self, state: State) -> RuleState:
         """No round is lost yet."""
-        state.scalars["rounds_lost"] = 0.0
+        return WaitingState(stale=state.remember())
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """As MIFA, once nobody who counts is missing."""
-        delta = super().update(state, round)
-        missing = np.flatnonzero(state.memory.slots < 0)
+        own, delta = state.own(WaitingState), super().update(state, round)
+        missing = np.flatnonzero(own.stale.slots < 0)
         if (state.federation.masses(missing) > 0).any():
-            state.scalars["rounds_lost"] += 1.0
+            own.rounds_lost += 1
             delta = np.zeros_like(delta)
-        state.report["rounds_lost"] = state.scalars["rounds_lost"]
+        state.report["rounds_lost"] = float(own.rounds_lost)
         return delta

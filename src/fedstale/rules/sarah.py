@@ -17,7 +17,7 @@ from typing import ClassVar
 from ..checks import Float
 from ..federation import CheckedRound
 from ..state import State
-from .anchors import Anchored
+from .anchors import Anchored, AnchorState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class SARAH(Anchored):
     name: ClassVar[str] = "sarah"
 
     def _between(self, state: State, round: CheckedRound) -> Float:
-        moved = state.vectors["anchor/update"] + self._correction(state, round)
-        state.vectors["anchor/update"] = moved
+        own = state.own(AnchorState)
+        moved = own.update = own.update + self._correction(state, round)
         if round.size:
             self._remember_model(state)
         return moved.copy()

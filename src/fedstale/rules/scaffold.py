@@ -20,10 +20,20 @@ import numpy as np
 
 from ..checks import Float, fail
 from ..federation import CheckedRound, Ints
+from ..memory import StaleMemory
 from ..memory.kernel import Mix, weighted_sum
+from ..rule_state import RuleState, held_by_clients
 from ..state import State
 from .averaging import round_weights
 from .base import Local, Rule, refuse_non_finite
+
+
+@dataclass(eq=False, kw_only=True)
+class ScaffoldState(RuleState):
+    """What SCAFFOLD remembers."""
+
+    control: StaleMemory = held_by_clients()
+    """c_i; the server keeps c, their running sum"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +53,6 @@ class Scaffold(Rule):
     changes_clients: ClassVar[bool] = True
     download: ClassVar[int] = 2
     client_memory: ClassVar[int] = 1
-    held_by_clients: ClassVar[tuple[str, ...]] = ("control",)
     caveat: ClassVar[str] = "assumes clients that come with equal probability: averaging whoever comes is biased"
 
     def __post_init__(self) -> None:
@@ -51,13 +60,13 @@ class Scaffold(Rule):
         if self.option not in ("I", "II"):
             raise fail("option", self.option, 'must be "I" or "II"')
 
-    def start(self, state: State) -> None:
+    def start(self, state: State) -> RuleState:
         """All c_i, and so c, start at 0."""
-        state.remember("control", exact=True)
+        return ScaffoldState(control=state.remember("control", exact=True))
 
     def local(self, state: State, clients: Ints) -> Local | None:
-        """C − c_i for every participant."""
-        control = state.memories["control"]
+        """Correct every participant's gradients by c − c_i."""
+        control = state.own(ScaffoldState).control
         return Local(linear=control.total / state.federation.total_mass - control.rows(clients))
 
     def again(self, state: State, clients: Ints) -> Local | None:
@@ -70,7 +79,7 @@ class Scaffold(Rule):
         refuse_non_finite(round, delta)
         if not round.size:
             return delta
-        control = state.memories["control"]
+        control = state.own(ScaffoldState).control
         if self.option == "I":
             renewed = np.stack(round.again) / round.lr
         else:

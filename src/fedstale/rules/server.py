@@ -1,4 +1,4 @@
-"""Server optimisers around any rule: FedStale with a server Adam is `ServerAdam(FedStale())`.
+"""Server optimisers around any rule: FedStale with a server Adam is `ServerAdam(FedStale())`; they may be nested.
 
 Momentum: Hsu, Qi & Brown, Measuring the effects of non-identical data distribution for federated visual
 classification, 2019. Adagrad, Adam, Yogi: Reddi et al., Adaptive federated optimization, ICLR 2021 (Algorithm 2).
@@ -22,9 +22,27 @@ import numpy as np
 
 from ..checks import Float, fail, fraction, number
 from ..federation import CheckedRound
+from ..rule_state import RuleState
 from ..state import State
 from .around import Around
 from .base import Rule
+
+
+@dataclass(eq=False, kw_only=True)
+class MomentumState(RuleState):
+    """What a server optimiser remembers, and what the rule inside it does."""
+
+    inner: RuleState
+    m: Float
+    """shape (d,)"""
+
+
+@dataclass(eq=False, kw_only=True)
+class AdaptiveState(MomentumState):
+    """What an adaptive server optimiser remembers."""
+
+    v: Float
+    """shape (d,)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +66,23 @@ class ServerOptimizer(Around):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.rule, Rule) or isinstance(self.rule, ServerOptimizer):
-            raise fail("rule", self.rule, "must be a rule without a server optimiser, such as FedStale()")
+        if not isinstance(self.rule, Rule):
+            raise fail("rule", self.rule, "must be a rule, such as FedStale()")
         fraction("beta1", self.beta1)
         object.__setattr__(self, "name", f"{self.rule.name}+{self.kind}")
         self.adopt()
 
-    def start(self, state: State) -> None:
+    def inside(self, state: State) -> State:
+        """Return the state as the rule inside sees it."""
+        return state.inside(state.own(MomentumState).inner)
+
+    def start(self, state: State) -> RuleState:
         """Empty moments beside what the rule remembers."""
-        super().start(state)
-        state.vectors["server/m"] = np.zeros(state.federation.num_params)
+        return MomentumState(inner=self.rule.start(state), m=np.zeros(state.federation.num_params))
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Let the rule combine, and the optimiser take the result for a gradient."""
-        return self.optimize(state, self.rule.update(state, round))
+        return self.optimize(state, self.rule.update(self.inside(state), round))
 
     @abstractmethod
     def optimize(self, state: State, delta: Float) -> Float:
@@ -76,8 +97,9 @@ class ServerMomentum(ServerOptimizer):
 
     def optimize(self, state: State, delta: Float) -> Float:
         """One step of the moment."""
-        state.vectors["server/m"] = self.beta1 * state.vectors["server/m"] + delta
-        return state.vectors["server/m"].copy()
+        own = state.own(MomentumState)
+        own.m = self.beta1 * own.m + delta
+        return own.m.copy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,22 +119,23 @@ class ServerAdaptive(ServerOptimizer):
         super().__post_init__()
         number("tau", self.tau, 0.0, open_low=True)
 
-    def start(self, state: State) -> None:
+    def start(self, state: State) -> RuleState:
         """v₀ = τ²."""
-        super().start(state)
-        state.vectors["server/v"] = np.full(state.federation.num_params, self.tau**2)
+        d = state.federation.num_params
+        return AdaptiveState(inner=self.rule.start(state), m=np.zeros(d), v=np.full(d, self.tau**2))
 
     def optimize(self, state: State, delta: Float) -> Float:
         """One step of both moments."""
-        m = self.beta1 * state.vectors["server/m"] + (1.0 - self.beta1) * delta
+        own = state.own(AdaptiveState)
+        m = self.beta1 * own.m + (1.0 - self.beta1) * delta
         with np.errstate(over="ignore"):  # the square of a huge number may be infinite: its step is then 0
-            v = self.second(state.vectors["server/v"], np.square(delta))
-        state.vectors |= {"server/m": m, "server/v": v}
+            v = self.second(own.v, np.square(delta))
+        own.m, own.v = m, v
         return np.asarray(m / (np.sqrt(v) + self.tau))
 
     @abstractmethod
     def second(self, v: Float, square: Float) -> Float:
-        """V with the new Δ² in it."""
+        """Return v with the new Δ² in it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,23 @@ from typing import ClassVar
 import numpy as np
 
 from .. import beta as betas
-from ..checks import Float
+from ..checks import Float, fail
 from ..federation import CheckedRound
 from ..memory.kernel import Mix, Sums
+from ..rule_state import MemoryState, RuleState
 from ..state import State
 from .averaging import round_weights
 from .base import Rule, refuse_non_finite
+
+
+@dataclass(eq=False, kw_only=True)
+class StaleState(MemoryState):
+    """What FedStale remembers."""
+
+    beta: RuleState
+    """of the choice of β, such as `fedstale.beta.AutoState`"""
+    per_client: bool
+    """whether the running sum is Σ a_i β_i h_i, with a β_i for each client, or Σ a_i h_i"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,39 +56,44 @@ class FedStale(Rule):
         super().__post_init__()
         betas.make(self.beta)
 
-    def start(self, state: State) -> None:
-        """Create the statistics of β."""
-        betas.make(self.beta).init(state)
+    def start(self, state: State) -> RuleState:
+        """No update is remembered yet, and nothing is known of β."""
+        chooser = betas.make(self.beta)
+        return StaleState(stale=state.remember(), beta=chooser.init(state), per_client=chooser.per_client)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Eq. 9: the stale term of everybody, and the correction by those who came."""
-        chooser = betas.make(self.beta)
+        chooser, own = betas.make(self.beta), state.own(StaleState)
+        if own.per_client != chooser.per_client:
+            made = "a β for each client" if own.per_client else "one β for all clients"
+            raise fail("beta", self.beta, f"the state was made with {made}, and its sums are weighted with it")
         if chooser.per_client:
             return self._update_per_client(state, round, chooser)
-        federation = state.federation
-        beta = chooser.value(state, round.index)
+        federation, of_beta = state.federation, state.inside(own.beta)
+        beta = chooser.value(of_beta, round.index)
         weights = round.alpha / round.p
         masses = federation.masses(round.clients)
         mix = Mix(weights, beta * weights, beta / federation.total_mass, masses, chooser.statistics)
-        swap = state.memory.swap(round.clients, round.rows, mix)
+        swap = own.stale.swap(round.clients, round.rows, mix)
         refuse_non_finite(round, swap.sums.mix)
         swap.commit()
-        _learn(chooser, state, round, swap.sums)
+        _learn(chooser, of_beta, round, swap.sums)
         state.report["beta"] = beta
         return swap.sums.mix
 
     def _update_per_client(self, state: State, round: CheckedRound, chooser: betas.Beta) -> Float:
         """Eq. 9 with β_i for β: the running sum is Σ α_i β_i h_i."""
-        federation = state.federation
-        beta = chooser.of_clients(state, round.clients)
+        federation, own = state.federation, state.own(StaleState)
+        of_beta = state.inside(own.beta)
+        beta = chooser.of_clients(of_beta, round.clients)
         weights = round.alpha / round.p
         mix = Mix(weights, beta * weights, 1.0 / federation.total_mass, np.zeros(round.size), statistics=True)
-        swap = state.memory.swap(round.clients, round.rows, mix)
+        swap = own.stale.swap(round.clients, round.rows, mix)
         refuse_non_finite(round, swap.sums.mix)
-        _learn(chooser, state, round, swap.sums)
-        swap.weigh(federation.masses(round.clients) * chooser.of_clients(state, round.clients))
+        _learn(chooser, of_beta, round, swap.sums)
+        swap.weigh(federation.masses(round.clients) * chooser.of_clients(of_beta, round.clients))
         swap.commit()
-        state.report["beta"] = float(beta.mean()) if round.size else chooser.value(state, round.index)
+        state.report["beta"] = float(beta.mean()) if round.size else chooser.value(of_beta, round.index)
         return swap.sums.mix
 
 
@@ -109,7 +125,7 @@ class FedVARP(Rule):
         federation = state.federation
         weights = round_weights(round)
         mix = Mix(weights, weights, 1.0 / federation.total_mass, federation.masses(round.clients))
-        swap = state.memory.swap(round.clients, round.rows, mix)
+        swap = state.own(MemoryState).stale.swap(round.clients, round.rows, mix)
         refuse_non_finite(round, swap.sums.mix)
         swap.commit()
         return swap.sums.mix

@@ -14,7 +14,7 @@ from typing import ClassVar
 from ..checks import Float
 from ..federation import CheckedRound
 from ..state import State
-from .anchors import Anchored
+from .anchors import Anchored, AnchorState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,4 +24,4 @@ class SVRG(Anchored):
     name: ClassVar[str] = "svrg"
 
     def _between(self, state: State, round: CheckedRound) -> Float:
-        return state.vectors["anchor/update"] + self._correction(state, round)
+        return state.own(AnchorState).update + self._correction(state, round)

@@ -33,7 +33,7 @@ def before_round(rule: Rule, state: State, t: int, clients: Ints, itemsize: int)
     itemsize
         Bytes of one parameter of the model.
     """
-    last = state.clients["last_seen"]
+    last = state.last_seen
     age = t - last[last >= 0]
     vector = state.federation.num_params * itemsize
     up, down = rule.traffic(state, clients)

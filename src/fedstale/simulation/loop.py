@@ -210,7 +210,7 @@ class Simulation:
 
     def _participants(self, t: int) -> Ints:
         """Who takes part; a rule whose server chooses by itself chooses among those who would."""
-        last_seen = self.state.clients["last_seen"]
+        last_seen = self.state.last_seen
         clients = self.participation.participants(self.seed, t, last_seen)
         selection = self.rule.selection()
         return clients if selection is None else selection.select(clients, self.seed, t, last_seen)

@@ -82,7 +82,7 @@ class _OwnServer:
         if rule.memory:  # every row is as large as the first
             self.state.memory.replace([0], np.zeros((1, federation.num_params), dtype=np.float32))
         self._row = rule.server_bytes(self.state) - self._empty
-        self.state.clients["last_seen"] = last_seen  # of the whole batch: whoever counts a round counts it here
+        self.state.last_seen = last_seen  # of the whole batch: whoever counts a round counts it here
 
     def num_bytes(self, remembered: int) -> float:
         """Bytes of the server's state with the updates of so many clients."""
