@@ -113,7 +113,7 @@ def what_became_of(path: Path, known: tuple[int, int]) -> str | None:
 # Replacing
 
 
-def open_regular_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
+def _open_regular_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
     """Open a file as `os.open` does; a pipe, on which that would wait for ever, or a device is refused."""
     file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), mode)
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -124,7 +124,7 @@ def open_regular_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
 
 def open_owner_only(path: str | Path, flags: int) -> int:
     """Open a file for `open`; a new one may be read by its owner only, because it holds what clients sent."""
-    return open_regular_file(path, flags, 0o600)
+    return _open_regular_file(path, flags, 0o600)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ class Lock:
         for _ in range(_TRIES):
             with folder_errors(path.parent), suppress(FileNotFoundError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = open_regular_file(path, os.O_RDWR | os.O_CREAT, 0o666)
+                self._file = _open_regular_file(path, os.O_RDWR | os.O_CREAT, 0o666)
                 try:
                     acquire_lock(self._file, what, _LOCK_OWNER_AT)
                     # Who had it may have removed the folder: the lock would be on a file that nobody else finds.
@@ -224,7 +224,7 @@ def _this_process() -> str:
 def is_locked(path: Path) -> bool:
     """Whether some process holds the lock."""
     try:
-        file = open_regular_file(path, os.O_RDONLY)
+        file = _open_regular_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError:

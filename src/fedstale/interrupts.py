@@ -28,7 +28,7 @@ _ONE_KEYSTROKE = 0.2
 """Seconds in which signals count as one: `timeout` and some launchers send each to the process and to its group."""
 
 
-class Interrupt:
+class _Interrupt:
     """Whether an interrupt was asked for while it had to wait.
 
     Attributes
@@ -91,11 +91,11 @@ class Interrupt:
             signal.signal(number, signal.SIG_DFL)
 
 
-_present: Interrupt | None = None  # signals belong to the process
+_present: _Interrupt | None = None  # signals belong to the process
 
 
 @contextmanager
-def postponed(what: str) -> Iterator[Interrupt]:
+def postponed(what: str) -> Iterator[_Interrupt]:
     """Let Ctrl-C and SIGTERM wait until the end of the block, which may look at `asked` and end early.
 
     Parameters
@@ -107,13 +107,13 @@ def postponed(what: str) -> Iterator[Interrupt]:
     """
     global _present
     if threading.current_thread() is not threading.main_thread():
-        yield Interrupt(what)
+        yield _Interrupt(what)
         return
     if _present is not None:
         with _present._closed():
             yield _present
         return
-    _present = interrupt = Interrupt(what)
+    _present = interrupt = _Interrupt(what)
     try:
         interrupt._install()
         yield interrupt

@@ -84,8 +84,8 @@ def test_every_query_goes_by_an_index(folder: Path, monkeypatch: pytest.MonkeyPa
     for query, values in queries.items():
         steps = plan(folder, query, values).split("; ")
         assert all("USING" in step for step in steps if step.startswith(("SCAN", "SEARCH"))), f"{query}: {steps}"
-    assert "COVERING INDEX run_state" in plan(folder, watch_module.STATES)
-    assert "INTEGER PRIMARY KEY" in plan(folder, watch_module.rows_query(3), (1, 2, 3))
+    assert "COVERING INDEX run_state" in plan(folder, watch_module._STATES)
+    assert "INTEGER PRIMARY KEY" in plan(folder, watch_module._rows_query(3), (1, 2, 3))
 
 
 def test_new_rounds_are_seen_and_runs_come_newest_first(tmp_path: Path) -> None:

@@ -182,12 +182,12 @@ def test_an_encrypted_or_strange_wheel_is_an_unreadable_archive(tmp_path: Path) 
 def test_a_picture_bomb_is_refused_before_it_is_unpacked() -> None:
     from PIL import Image
 
-    from fedstale.tasks.archives import decode_picture
+    from fedstale.tasks.archives import _decode_picture
 
     stream = io.BytesIO()
     Image.new("RGB", (20_000, 1_000)).save(stream, "PNG")
     with pytest.raises(SourceFailed, match="20000 × 1000 pixels"):
-        decode_picture(stream.getvalue())
+        _decode_picture(stream.getvalue())
 
 
 def test_a_gzipped_idx_file_unpacks_to_what_its_header_says() -> None:

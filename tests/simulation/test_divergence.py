@@ -20,10 +20,10 @@ from fedstale.cli.app import app
 from fedstale.cli.compare import table
 from fedstale.figures import comparison_picture
 from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare, make_settings
-from fedstale.simulation.history import History
+from fedstale.simulation.history import RoundsInMemory
 from fedstale.store import Store
 from fedstale.sweeps import Outcome, in_process, results, sweep, tuned, write_csv
-from fedstale.sweeps.batches import run_alone
+from fedstale.sweeps.batches import _run_alone
 
 WILD: dict[str, Any] = {"task": "quadratic", "num_clients": 2, "p_min": 0.5, "rounds": 20, "lr": 1e30}
 """Diverges in round 3: five local steps multiply the model by 1e150."""
@@ -44,7 +44,7 @@ def test_a_result_a_sweep_and_a_store_have_one_tail() -> None:
     one = make_settings(**{**WILD, "lr": 0.02, "evaluate_every": 3, "rule": "fedavg"})
     run = fs.simulate(rule="fedavg", **{**WILD, "lr": 0.02, "evaluate_every": 3})
     assert (run.reason, run.diverged_in) == ("finished", None)
-    outcome = run_alone(one)
+    outcome = _run_alone(one)
     assert run.tail("excess_loss") == outcome.tail(20, "excess_loss")
     assert run.tail("excess_loss") == pytest.approx(np.nanmean(run.metrics["excess_loss"][18:]))
 
@@ -78,8 +78,8 @@ def mixed() -> Comparison:
     found = compare(make_settings(**{**WILD, "lr": 0.02}), methods, 3)
     for seed, round in ((0, 12), (2, 7)):
         run = found.results[methods[0]][seed]
-        assert isinstance(run.rounds, History)
-        before = History()
+        assert isinstance(run.rounds, RoundsInMemory)
+        before = RoundsInMemory()
         for record in run.rounds:
             if record.round < round - 1:
                 before.add(record)

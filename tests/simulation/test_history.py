@@ -12,7 +12,7 @@ import pytest
 
 import fedstale as fs
 from fedstale.simulation import Callback, Record, Simulation, StoreRun, build, make_settings, simulate
-from fedstale.simulation.history import History, StoredHistory
+from fedstale.simulation.history import RoundsInMemory, RoundsInStore
 from fedstale.store import Store
 
 SMALL: dict[str, Any] = {"task": "quadratic", "num_clients": 2, "p_min": 0.5, "lr": 0.003}
@@ -28,7 +28,7 @@ def records() -> list[Record]:
 
 
 def test_a_history_is_its_records() -> None:
-    history = History()
+    history = RoundsInMemory()
     for record in records():
         history.add(record)
     assert len(history) == 3
@@ -48,8 +48,8 @@ def test_a_history_is_its_records() -> None:
     assert [who.tolist() for who in history.participants[1:]] == [[], [2]]
     assert history.per_client is not None
     assert history.per_client[0].tolist() == [8]
-    assert History().per_client is None
-    assert History().metrics == {}
+    assert RoundsInMemory().per_client is None
+    assert RoundsInMemory().metrics == {}
 
 
 @pytest.mark.parametrize("opened", [True, False])
@@ -61,7 +61,7 @@ def test_a_stored_result_is_read_from_the_store(opened: bool, tmp_path: Path) ->
             run = simulate(**options, store=store)
     else:
         run = simulate(**options, store=tmp_path)
-    assert isinstance(run.rounds, StoredHistory)
+    assert isinstance(run.rounds, RoundsInStore)
     assert run.metrics.keys() == truth.metrics.keys()
     for name in truth.metrics:
         assert name == "seconds" or np.array_equal(run.metrics[name], truth.metrics[name], equal_nan=True)
@@ -76,7 +76,7 @@ def test_rounds_that_the_store_lost_are_not_invented(tmp_path: Path) -> None:
         run.record(0, {"a": 1.0}, participants=[1])
         run.record(2, {"a": 3.0}, participants=[0])
         run.finish()
-    found = StoredHistory(tmp_path, run.id)
+    found = RoundsInStore(tmp_path, run.id)
     assert np.array_equal(found.metrics["a"], [1.0, np.nan, 3.0], equal_nan=True)
     assert found.participants[2].tolist() == [0]
     with pytest.raises(fs.InvalidInput, match="round 1 is not in the store"):

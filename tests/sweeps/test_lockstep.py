@@ -17,8 +17,8 @@ from fedstale.participation import FedAU, Markov
 from fedstale.simulation import Settings, build, make_settings
 from fedstale.store import Store
 from fedstale.sweeps import plan, run_batch, sweep
-from fedstale.sweeps.batches import perceptron_of
-from fedstale.sweeps.lockstep import UNDERSTOOD, eligible
+from fedstale.sweeps.batches import _perceptron_of
+from fedstale.sweeps.lockstep import _UNDERSTOOD, eligible
 from fedstale.sweeps.perceptron import SharedBatchPerceptron
 from fedstale.tasks import models
 
@@ -110,9 +110,9 @@ def test_what_cannot_run_in_lockstep_runs_alone(changes: dict[str, object]) -> N
 
 
 def test_perceptrons_are_recognised() -> None:
-    assert perceptron_of("digits") == SharedBatchPerceptron((64, 32, 10))
-    assert perceptron_of("mnist-logistic") == SharedBatchPerceptron((784, 10))
-    assert perceptron_of("mnist-cnn") is None
+    assert _perceptron_of("digits") == SharedBatchPerceptron((64, 32, 10))
+    assert _perceptron_of("mnist-logistic") == SharedBatchPerceptron((784, 10))
+    assert _perceptron_of("mnist-cnn") is None
     assert SharedBatchPerceptron((64, 32, 10)).num_params == sum(p.numel() for p in models.mlp(64).parameters())
 
 
@@ -151,7 +151,7 @@ def test_a_setting_that_is_not_understood_goes_to_the_ordinary_loop() -> None:
 
         news: str = "none"
 
-    assert Settings.model_fields.keys() >= UNDERSTOOD
+    assert Settings.model_fields.keys() >= _UNDERSTOOD
     assert eligible(Later.model_validate({}))
     assert not eligible(Later.model_validate({"news": "something"}))
     changed: dict[str, object] = {
@@ -161,7 +161,7 @@ def test_a_setting_that_is_not_understood_goes_to_the_ordinary_loop() -> None:
         "device": "cuda",
     }
     changed |= {"precision": "bfloat16", "epochs": 2, "clip_norm": 2, "max_weight": 2, "momentum": 0.5}
-    for name in Settings.model_fields.keys() - UNDERSTOOD:
+    for name in Settings.model_fields.keys() - _UNDERSTOOD:
         assert not eligible(make_settings(**{name: changed.get(name, True)})), name
 
 

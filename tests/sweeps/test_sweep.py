@@ -15,7 +15,7 @@ import pytest
 from fedstale.simulation import Settings, make_settings
 from fedstale.store import Store
 from fedstale.sweeps import Batch, Grid, Outcome, in_process, missing, processes, results, run_batch, sweep, write_csv
-from fedstale.sweeps.executors import Done
+from fedstale.sweeps.executors import _Outcomes
 from fedstale.sweeps.identity import identity
 
 GRID = Grid(
@@ -32,7 +32,7 @@ def test_nothing_is_repeated(tmp_path: Path) -> None:
     runs = GRID.runs()
     counted: list[int] = []
 
-    def counting(batches: Sequence[Batch]) -> Done:
+    def counting(batches: Sequence[Batch]) -> _Outcomes:
         counted.append(sum(len(batch.runs) for batch in batches))
         yield from in_process(batches)
 
@@ -84,7 +84,7 @@ def test_one_bad_run_in_a_batch_is_the_only_one_to_fail(monkeypatch: pytest.Monk
         return real(self)
 
     monkeypatch.setattr(Lockstep, "run", fails)
-    monkeypatch.setattr(batches, "run_alone", lambda one: Outcome(one.record(), reason="out of luck", failed=True))
+    monkeypatch.setattr(batches, "_run_alone", lambda one: Outcome(one.record(), reason="out of luck", failed=True))
     outcomes = run_batch([make_settings(rounds=2, lr=lr).record() for lr in (0.1, 0.3, 0.2)], True)
     assert [outcome.failed for outcome in outcomes] == [False, True, False]
 
@@ -105,7 +105,7 @@ def test_worker_processes_give_the_same(tmp_path: Path) -> None:
         assert csv_of(here, runs, tmp_path / "a.csv") == csv_of(there, runs, tmp_path / "b.csv")
 
 
-def deadly(batches: Sequence[Batch]) -> Done:
+def deadly(batches: Sequence[Batch]) -> _Outcomes:
     yield from processes(1)(batches)
 
 

@@ -13,9 +13,9 @@ from fedstale.checks import InvalidInput
 from fedstale.simulation import Settings
 from fedstale.store import Store
 from fedstale.sweeps import Batch, Cell, Grid, Outcome, at_edges, lr_grid, results, sweep, tuned, widen
-from fedstale.sweeps.executors import Done
+from fedstale.sweeps.executors import _Outcomes
 from fedstale.sweeps.widening import beyond
-from fedstale.tasks.catalogue import DIGITS_GRID, MNIST_GRID, PAPER_GRID
+from fedstale.tasks.catalogue import _DIGITS_GRID, _MNIST_GRID, _PAPER_GRID
 
 from .test_cli import invoke
 
@@ -29,7 +29,7 @@ class Laboratory:
         self.folder, self.accuracy, self.most = folder, accuracy, most
         self.batches: list[Batch] = []
 
-    def executor(self, batches: Sequence[Batch]) -> Done:
+    def executor(self, batches: Sequence[Batch]) -> _Outcomes:
         for batch in batches:
             self.batches.append(batch)
             yield batch, [self.outcome(one) for one in batch.runs]
@@ -62,7 +62,7 @@ def peak(at: float) -> Accuracy:
     return lambda one: 0.9 - 0.1 * abs(math.log10(one.lr or 0.0) - math.log10(at))
 
 
-@pytest.mark.parametrize("grid", [DIGITS_GRID, MNIST_GRID, PAPER_GRID])
+@pytest.mark.parametrize("grid", [_DIGITS_GRID, _MNIST_GRID, _PAPER_GRID])
 def test_the_next_rate_is_that_of_the_tasks_grids_to_the_last_bit(grid: tuple[float, ...]) -> None:
     assert [beyond(rate, -1) for rate in grid[:-1]] == list(grid[1:])
     assert [beyond(rate, 1) for rate in grid[1:]] == list(grid[:-1])

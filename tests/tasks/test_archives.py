@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedstale.tasks import archives
-from fedstale.tasks.archives import cifar_records, contents, decode_picture
+from fedstale.tasks.archives import _cifar_records, _decode_picture, contents
 from fedstale.tasks.download import SourceFailed
 from fedstale.tasks.sources import CIFAR_NAMES, Client, Content, DownloadSource
 
@@ -95,7 +95,7 @@ def test_what_differs_from_its_hash_is_refused(tmp_path: Path) -> None:
 
 def test_an_archive_with_another_hash_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tgz(tmp_path / "x.tgz", {"package/a": A, "package/b": B})
-    good = archives.file_digest(path)
+    good = archives._file_digest(path)
     assert len(list(contents(source(sha256=good), [path], FILES))) == 2
     monkeypatch.setattr(tarfile, "open", None)
     with pytest.raises(SourceFailed, match="archive has a wrong SHA-256"):
@@ -134,9 +134,9 @@ def png(picture: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
 def test_cifar_records_are_label_then_red_green_blue_planes() -> None:
     rng = np.random.default_rng(1)
     picture = rng.integers(0, 256, (3, 1024, 3), dtype=np.uint8)
-    decoded = decode_picture(png(picture))
+    decoded = _decode_picture(png(picture))
     np.testing.assert_array_equal(decoded, picture)
-    records = cifar_records(decoded, np.array([7, 0, 9], dtype=np.uint8))
+    records = _cifar_records(decoded, np.array([7, 0, 9], dtype=np.uint8))
     assert len(records) == 3 * 3073
     for i, label in enumerate((7, 0, 9)):
         record = records[i * 3073 : (i + 1) * 3073]
@@ -152,7 +152,7 @@ def test_cifar_is_rebuilt_from_pictures_and_label_lists(tmp_path: Path, monkeypa
     pictures = rng.integers(0, 256, (6, 4, 1024, 3), dtype=np.uint8)
     labels = rng.integers(0, 10, (6, 4), dtype=np.uint8)
     wanted = tuple(
-        content(name, cifar_records(*both)) for name, *both in zip(CIFAR_NAMES, pictures, labels, strict=True)
+        content(name, _cifar_records(*both)) for name, *both in zip(CIFAR_NAMES, pictures, labels, strict=True)
     )
     members = {f"package/{n[:-4]}.png": png(p) for n, p in zip(CIFAR_NAMES, pictures, strict=True)}
     path = tgz(
@@ -172,4 +172,4 @@ def test_cifar_is_rebuilt_from_pictures_and_label_lists(tmp_path: Path, monkeypa
 
 def test_a_grey_picture_is_refused() -> None:
     with pytest.raises(SourceFailed, match="mode L"):
-        decode_picture(png(np.zeros((2, 1024), dtype=np.uint8)))
+        _decode_picture(png(np.zeros((2, 1024), dtype=np.uint8)))

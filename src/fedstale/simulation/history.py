@@ -72,7 +72,7 @@ class _LazySequence(Sequence[Any]):
         return self.item(range(self.length)[place])
 
 
-class History:
+class RoundsInMemory:
     """The rounds of a run in RAM: 12 bytes for each metric and round, 4 for each participant, no object per round."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class History:
 
 
 @dataclass
-class StoredHistory:
+class RoundsInStore:
     """The rounds of a run in a store, read when they are asked for.
 
     Parameters

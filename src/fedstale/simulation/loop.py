@@ -25,7 +25,7 @@ from ..rules import Local, Rule
 from ..screening import screen
 from ..state import State
 from .facts import before_round, is_evaluated, p_error
-from .history import History, Metrics, Record
+from .history import Metrics, Record, RoundsInMemory
 
 _logger = getLogger("fedstale")
 
@@ -127,7 +127,7 @@ class Simulation:
     resume_from: InitVar[State | None] = None
     callbacks: Sequence[Callback] = ()
     keep_records: bool = True
-    records: History = field(default_factory=History)
+    records: RoundsInMemory = field(default_factory=RoundsInMemory)
     stop: bool = False
     """A callback may set this to end the run after the present round."""
     state: State = field(init=False)

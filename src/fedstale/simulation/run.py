@@ -20,7 +20,7 @@ from ..spreadsheet import CsvWriter
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
-from .history import Rounds, StoredHistory
+from .history import Rounds, RoundsInStore
 from .loop import Callback, Simulation
 from .settings import Settings, make_settings
 from .stored import begin_run, continue_run, objects_to_pass
@@ -174,7 +174,7 @@ def _stored(
             return _stored(settings, given, opened, callbacks)
     with postponed("round"):
         stored_run, simulation = begin_run(store, settings, callbacks=callbacks, **given)
-        return result(simulation, simulation.run(), settings.label, StoredHistory(store.folder, stored_run.id))
+        return result(simulation, simulation.run(), settings.label, RoundsInStore(store.folder, stored_run.id))
 
 
 def resume(
@@ -228,5 +228,5 @@ def resume(
             simulation,
             simulation.run(),
             stored_run.info().name or stored_run.id,
-            StoredHistory(store.folder, stored_run.id),
+            RoundsInStore(store.folder, stored_run.id),
         )

@@ -17,9 +17,9 @@ from .. import participation as who
 from ..analysis import method_label
 from ..checks import MOST_CLIENTS, MOST_ROUNDS, InvalidInput, fail, unknown
 
-ABSURD = 1_000_000
+_MOST_DEFAULT_ROUNDS = 1_000_000
 """More rounds than this must be asked for by number, not by 10/p_min."""
-MOST_STEPS = 1_000_000
+_MOST_STEPS = 1_000_000
 """More local steps, epochs or samples of a batch than anybody means."""
 
 
@@ -67,9 +67,9 @@ class Settings(BaseModel):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="decides participation, batches, partition and first model")
     lr: float | None = Field(None, gt=0, description="η_c; default: the task's")
-    local_steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="K; default: the task's")
-    epochs: int | None = Field(None, ge=1, le=MOST_STEPS, description="local epochs instead of local steps")
-    batch_size: int | None = Field(None, ge=1, le=MOST_STEPS, description="default: the task's")
+    local_steps: int | None = Field(None, ge=1, le=_MOST_STEPS, description="K; default: the task's")
+    epochs: int | None = Field(None, ge=1, le=_MOST_STEPS, description="local epochs instead of local steps")
+    batch_size: int | None = Field(None, ge=1, le=_MOST_STEPS, description="default: the task's")
     replacement: bool | None = Field(None, description="draw batches with replacement; default: the engine's")
     momentum: float = Field(0.0, ge=0, lt=1, description="of local SGD")
     weight_decay: float = Field(0.0, ge=0, description="of local SGD; the authors' code uses 5e-4")
@@ -97,11 +97,11 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _written(cls, given: Any) -> Any:
-        return shortest_form(given) if isinstance(given, dict) else given
+        return _shortest_form(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
-        if self.rounds is None and self.default_rounds > ABSURD:
+        if self.rounds is None and self.default_rounds > _MOST_DEFAULT_ROUNDS:
             allowed = f"10/p_min would be {self.default_rounds:,} rounds; give the number of rounds yourself"
             raise fail("p_min", self.p_min, allowed)
         if self.epochs is not None and self.local_steps is not None:
@@ -160,7 +160,7 @@ class Settings(BaseModel):
         return self.model_dump(mode="json")
 
 
-def shortest_form(given: dict[str, Any]) -> dict[str, Any]:
+def _shortest_form(given: dict[str, Any]) -> dict[str, Any]:
     """Write the objects among the settings, and configs of objects, in the shortest form that says all of them."""
     found = dict(given)
     for name, (fits, wanted, write) in _OBJECTS.items():

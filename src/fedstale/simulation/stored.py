@@ -76,7 +76,7 @@ def _participation(settings: Settings, given: who.Process | who.Participation) -
     return both
 
 
-def prepare_run(
+def _prepare_run(
     store: Store,
     run: Run,
     settings: Settings,
@@ -144,7 +144,7 @@ def prepare_run(
 def begin_run(store: Store, settings: Settings, *, name: str | None = None, **options: Any) -> tuple[Run, Simulation]:
     """Begin a run in the store; the options are those of `prepare`."""
     run = store.start(settings.record(), name=name or settings.label, rounds_total=settings.total_rounds)
-    return run, prepare_run(store, run, settings, **options)
+    return run, _prepare_run(store, run, settings, **options)
 
 
 def continue_run(store: Store, which: str, **options: Any) -> tuple[Run, Simulation]:
@@ -154,7 +154,7 @@ def continue_run(store: Store, which: str, **options: Any) -> tuple[Run, Simulat
     given = {name: options.get(name) for name in ("task", "rule", "participation", "probabilities")}
     objects_to_pass(settings, **given)  # before anything is opened for writing
     run = store.resume(info.id)
-    return run, prepare_run(store, run, settings, resumed=True, **options)
+    return run, _prepare_run(store, run, settings, resumed=True, **options)
 
 
 def _agree(run: Run, round: int, from_checkpoint: bool) -> None:

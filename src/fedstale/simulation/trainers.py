@@ -44,7 +44,7 @@ class EngineTrainer:
         start = model if extra.start is None else extra.start
         if not extra.gradient:
             return self.engine.updates(start, clients, round, linear=extra.linear, prox=extra.prox)
-        batch = single_batch(self.engine.batches(clients, round))
+        batch = _single_batch(self.engine.batches(clients, round))
         rate = self.engine.setup.training.rate(round)
         return self.engine.train(start, batch, rate, linear=extra.linear, prox=extra.prox)
 
@@ -130,7 +130,7 @@ class QuadraticTrainer:
         return EvaluationMetrics({"excess_loss": float(self.problem.excess(model))})
 
 
-def single_batch(batches: Batches) -> Batches:
+def _single_batch(batches: Batches) -> Batches:
     """All samples of a client's round as one batch: one step on it is a gradient at the model it starts from."""
     from ..training.local import Batches
 

@@ -16,7 +16,7 @@ Row = tuple[int, str, int, bytes]
 
 Number = float | int | np.number[Any]
 
-RESERVED = ("run", "name", "sweep", "status", "diverged_in", "round")
+_RESERVED = ("run", "name", "sweep", "status", "diverged_in", "round")
 """Columns of an export, which a metric may not be named after."""
 
 
@@ -92,8 +92,8 @@ class Recorder:
 
 
 def _metric(name: str, value: Any) -> float:
-    if not _printable(name) or name in RESERVED or name.startswith("config."):
-        raise fail("metrics", name, f"a name must be printable text, not {', '.join(RESERVED)} or config.…")
+    if not _printable(name) or name in _RESERVED or name.startswith("config."):
+        raise fail("metrics", name, f"a name must be printable text, not {', '.join(_RESERVED)} or config.…")
     if not isinstance(value, (int, float, np.number)) or isinstance(value, np.complexfloating):
         raise fail(f"metrics[{name!r}]", value, "must be a number")
     try:

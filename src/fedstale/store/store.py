@@ -28,7 +28,7 @@ DEFAULT_FOLDER = "fedstale-runs"
 ENVIRONMENT = "FEDSTALE_STORE"
 """The variable that names another folder."""
 
-PATIENCE_ENVIRONMENT = "FEDSTALE_PATIENCE"
+_PATIENCE_ENVIRONMENT = "FEDSTALE_PATIENCE"
 """The variable that says how many seconds to wait for a store that another process has locked."""
 
 _ALPHABET = "23456789bcdfghjkmnpqrstvwxyz"  # no look-alikes, no words
@@ -345,8 +345,8 @@ def _label(argument: str, value: str | None) -> None:
 
 
 def _patience(given: float | None, default: float) -> float:
-    name, value = ("patience", given) if given is not None else (PATIENCE_ENVIRONMENT, None)
-    if value is None and (text := os.environ.get(PATIENCE_ENVIRONMENT)):
+    name, value = ("patience", given) if given is not None else (_PATIENCE_ENVIRONMENT, None)
+    if value is None and (text := os.environ.get(_PATIENCE_ENVIRONMENT)):
         try:
             value = float(text)
         except ValueError:

@@ -13,7 +13,7 @@ from .info import COLUMNS, KINDS, RunInfo, read_info
 if TYPE_CHECKING:
     from .store import Store
 
-STATES = "SELECT key, updated, status, rounds_done FROM run"
+_STATES = "SELECT key, updated, status, rounds_done FROM run"
 """What is asked every time."""
 
 _AT_ONCE = 500  # values of one query: below every limit that SQLite is built with
@@ -36,7 +36,7 @@ class Watch:
     def refresh(self) -> set[int]:
         """Look again; return the keys of runs that are new, changed or gone."""
         found = {
-            key: (updated, status, done) for key, updated, status, done in self._store.database.read(STATES, "ifti")
+            key: (updated, status, done) for key, updated, status, done in self._store.database.read(_STATES, "ifti")
         }
         gone = self._states.keys() - found.keys()
         # The process of a run that says "running" may have died without a word to the store.
@@ -52,10 +52,10 @@ class Watch:
     def _read(self, keys: list[int]) -> Iterable[tuple[int, RunInfo]]:
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]
-            for key, *row in self._store.database.read(rows_query(len(some)), f"i{KINDS}", some):
+            for key, *row in self._store.database.read(_rows_query(len(some)), f"i{KINDS}", some):
                 yield key, read_info(self._store.folder, tuple(row))
 
 
-def rows_query(count: int) -> str:
+def _rows_query(count: int) -> str:
     """The query for so many runs by key."""
     return f"SELECT key, {COLUMNS} FROM run WHERE key IN ({', '.join('?' * count)})"  # noqa: S608

@@ -49,7 +49,7 @@ def _by_name(task: str) -> SharedBatchPerceptron | None:
     return None if recipe is None else SharedBatchPerceptron.of(recipe.model())
 
 
-def perceptron_of(task: Config) -> SharedBatchPerceptron | None:
+def _perceptron_of(task: Config) -> SharedBatchPerceptron | None:
     """Return the perceptron of a task by name, without loading its data; None for any other model or task."""
     return _by_name(task) if isinstance(task, str) else None
 
@@ -60,11 +60,11 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
 
     groups: dict[object, list[Settings]] = {}
     for settings in runs:
-        together = eligible(settings) and perceptron_of(settings.task) is not None
+        together = eligible(settings) and _perceptron_of(settings.task) is not None
         groups.setdefault(shared(settings) if together else repr(settings), []).append(settings)
     batches = []
     for members in groups.values():
-        model = perceptron_of(members[0].task) if eligible(members[0]) else None
+        model = _perceptron_of(members[0].task) if eligible(members[0]) else None
         most = 1 if model is None else width(model)
         size = -(-len(members) // -(-len(members) // most))  # of equal size: workers end together
         cuts = range(0, len(members), size)
@@ -75,9 +75,9 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
 def run_batch(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
     """Do a batch; an error is the outcome of the run that had it, and of no other."""
     runs = [make_settings(**config) for config in configs]
-    with one_thread():
+    with _one_thread():
         if lockstep:
-            model = perceptron_of(runs[0].task)
+            model = _perceptron_of(runs[0].task)
             if model is not None:
                 from .lockstep import Lockstep
 
@@ -86,10 +86,10 @@ def run_batch(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome
                 except Exception:  # which of them it was is found out by running each alone
                     if len(runs) > 1:
                         return [run_batch([config], lockstep)[0] for config in configs]
-        return [run_alone(settings) for settings in runs]
+        return [_run_alone(settings) for settings in runs]
 
 
-def run_alone(settings: Settings) -> Outcome:
+def _run_alone(settings: Settings) -> Outcome:
     """Do a single run with the round loop."""
     from ..simulation.build import build
 
@@ -124,7 +124,7 @@ class _Evaluated(Callback):
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     """Keep torch on one core: batches run side by side in processes, and the bits do not depend on the machine."""
     import torch
 

@@ -19,11 +19,11 @@ from ..checks import InvalidInput, positive_int
 from .batches import Batch, run_batch
 from .outcome import Outcome
 
-Done = Iterator[tuple[Batch, list[Outcome]]]
-Executor = Callable[[Sequence[Batch]], Done]
+_Outcomes = Iterator[tuple[Batch, list[Outcome]]]
+Executor = Callable[[Sequence[Batch]], _Outcomes]
 
 
-def in_process(batches: Sequence[Batch]) -> Done:
+def in_process(batches: Sequence[Batch]) -> _Outcomes:
     """Do one batch after the other, here."""
     for batch in batches:
         yield batch, run_batch(_configs(batch), batch.lockstep)
@@ -37,9 +37,9 @@ def processes(workers: int | None = None) -> Executor:
     workers
         How many; default: one per core that this process may use.
     """
-    count = available_cores() if workers is None else positive_int("workers", workers)
+    count = _available_cores() if workers is None else positive_int("workers", workers)
 
-    def run(batches: Sequence[Batch]) -> Done:
+    def run(batches: Sequence[Batch]) -> _Outcomes:
         waiting, again = list(batches), set[int]()
         while waiting:
             lost: list[Batch] = []
@@ -66,7 +66,7 @@ def processes(workers: int | None = None) -> Executor:
     return run
 
 
-def _pooled(pool: ProcessPoolExecutor, batches: Sequence[Batch], lost: list[Batch], limit: int) -> Done:
+def _pooled(pool: ProcessPoolExecutor, batches: Sequence[Batch], lost: list[Batch], limit: int) -> _Outcomes:
     open_: dict[Future[list[Outcome]], Batch] = {}
     rest = iter(batches)
 
@@ -101,7 +101,7 @@ def ray(address: str | None = None) -> Executor:
         Of a running cluster ("auto" finds it on this machine); None starts one here.
     """
 
-    def run(batches: Sequence[Batch]) -> Done:
+    def run(batches: Sequence[Batch]) -> _Outcomes:
         try:
             import ray as cluster
         except ImportError:
@@ -124,7 +124,7 @@ def ray(address: str | None = None) -> Executor:
     return run
 
 
-def _clustered(cluster: Any, remote: Any, batches: Sequence[Batch], limit: int) -> Done:
+def _clustered(cluster: Any, remote: Any, batches: Sequence[Batch], limit: int) -> _Outcomes:
     open_: dict[Any, Batch] = {}
     rest = iter(batches)
     for batch in rest:
@@ -144,7 +144,7 @@ def _clustered(cluster: Any, remote: Any, batches: Sequence[Batch], limit: int) 
         yield batch, outcomes
 
 
-def available_cores() -> int:
+def _available_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

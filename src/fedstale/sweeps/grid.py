@@ -25,9 +25,9 @@ from ..checks import InvalidInput, fail, unknown
 from ..configs import Config, text
 from ..simulation.settings import Settings, make_settings, read_toml
 
-CASES = "cases"
-TASK_GRID = "grid"
-MOST_RUNS = 1_000_000
+_CASES = "cases"
+_TASK_GRID = "grid"
+_MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -54,35 +54,35 @@ class Grid:
         if not self.name.strip() or not self.name.isprintable():
             raise fail("name", self.name, "a sweep needs a name: a line of printable text")
         for key in (*self.settings, *self.axes):
-            if key not in Settings.model_fields and key != CASES:
-                raise unknown("setting", key, [*Settings.model_fields, CASES])
+            if key not in Settings.model_fields and key != _CASES:
+                raise unknown("setting", key, [*Settings.model_fields, _CASES])
         twice = sorted(set(self.settings) & set(self.axes))
         if twice:
             raise fail(twice[0], self.axes[twice[0]], "stands in [settings] and in [grid]: give it once")
         names, lists = list(self.axes), [self._values(name) for name in self.axes]
-        if (count := math.prod(map(len, lists))) > MOST_RUNS:
-            raise fail("grid", f"{count:,} combinations", f"a sweep has at most {MOST_RUNS:,} runs")
+        if (count := math.prod(map(len, lists))) > _MOST_RUNS:
+            raise fail("grid", f"{count:,} combinations", f"a sweep has at most {_MOST_RUNS:,} runs")
         made: dict[str, Settings] = {}
         for values in itertools.product(*lists):
             given: dict[str, Any] = dict(self.settings)
             for name, value in zip(names, values, strict=True):
-                given |= value if name == CASES else {name: value}
+                given |= value if name == _CASES else {name: value}
             for settings in self._rates(given):
                 made.setdefault(repr(settings), settings)
         return list(made.values())
 
     def _values(self, name: str) -> list[Any]:
         values = self.axes[name]
-        if name == "lr" and values == TASK_GRID:
-            return [TASK_GRID]
+        if name == "lr" and values == _TASK_GRID:
+            return [_TASK_GRID]
         if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence) or not values:
             raise fail(name, values, "must be a list of at least one value: each gives further runs")
-        if name == CASES and not all(isinstance(value, Mapping) for value in values):
+        if name == _CASES and not all(isinstance(value, Mapping) for value in values):
             raise fail(name, values, "must be a list of tables, such as {rule = 'fedavg'}")
         return list(values)
 
     def _rates(self, given: dict[str, Any]) -> list[Settings]:
-        if given.get("lr") != TASK_GRID:
+        if given.get("lr") != _TASK_GRID:
             return [make_settings(**given)]
         settings = make_settings(**{**given, "lr": None})
         return [settings.replace(lr=rate) for rate in lr_grid(settings.task)]
@@ -94,7 +94,7 @@ def lr_grid(task: Config) -> tuple[float, ...]:
     from ..tasks.catalogue import ALIASES, TASKS
 
     if not isinstance(task, str):
-        raise fail("lr", TASK_GRID, f"only a task by name has rates of its own, not {text(task)}")
+        raise fail("lr", _TASK_GRID, f"only a task by name has rates of its own, not {text(task)}")
     return choose("task", ALIASES.get(task, task), TASKS).lr_grid
 
 

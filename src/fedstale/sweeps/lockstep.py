@@ -34,11 +34,11 @@ from .batched_server import BatchedServer, supports
 from .outcome import Outcome
 from .perceptron import SharedBatchPerceptron
 
-SHARED_EXCEPT = frozenset(
+_SHARED_EXCEPT = frozenset(
     {"rule", "beta", "lr", "server_lr", "swap", "probabilities", "engine", "threads", "keep_freed_memory"}
 )
 """Settings in which the runs of a batch may differ."""
-UNDERSTOOD = SHARED_EXCEPT | {
+_UNDERSTOOD = _SHARED_EXCEPT | {
     *("task", "num_clients", "share", "partition", "partition_options", "weights"),
     *("participation", "p_min", "participation_options", "selection", "selection_options"),
     *("rounds", "seed", "local_steps", "batch_size", "replacement", "weight_decay", "schedule", "evaluate_every"),
@@ -55,7 +55,7 @@ def eligible(settings: Settings) -> bool:
     """Whether a run could be part of a batch, as far as its settings say; the model is looked at later."""
     for name, field in type(settings).model_fields.items():
         usual = field.get_default(call_default_factory=True)
-        if name not in UNDERSTOOD and getattr(settings, name) != usual:
+        if name not in _UNDERSTOOD and getattr(settings, name) != usual:
             return False
     if any(isinstance(getattr(settings, name), dict) for name in _NAMES_ONLY):
         return False
@@ -64,7 +64,7 @@ def eligible(settings: Settings) -> bool:
 
 def shared(settings: Settings) -> tuple[tuple[str, str], ...]:
     """What the runs of a batch have in common, as a key to group them by."""
-    return tuple((name, repr(value)) for name, value in settings.record().items() if name not in SHARED_EXCEPT)
+    return tuple((name, repr(value)) for name, value in settings.record().items() if name not in _SHARED_EXCEPT)
 
 
 def width(model: SharedBatchPerceptron) -> int:

@@ -22,7 +22,7 @@ Tensors = list[Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Buffers:
+class _Buffers:
     """Room for the outputs of all layers, the slopes of the loss in them, their sums over samples, and −1s."""
 
     outputs: Tensors
@@ -78,13 +78,13 @@ class SharedBatchPerceptron:
         pairs = zip(self.sizes, self.sizes[1:], strict=False)
         return torch.split_with_sizes(flat, [size for i, o in pairs for size in (i * o, o)], dim=1)
 
-    def buffers(self, runs: int, batch: int) -> Buffers:
+    def buffers(self, runs: int, batch: int) -> _Buffers:
         """Make room for what a step computes: allocating it anew in every step costs as much as the arithmetic."""
         widths = self.sizes[1:]
         outputs = [torch.empty(runs, wide, batch) for wide in widths]
         slopes = [torch.empty(runs, wide, batch) for wide in widths]
         sums = [torch.empty(runs, wide, 1) for wide in widths]
-        return Buffers(outputs, slopes, sums, torch.full((runs, 1, batch), -1.0))
+        return _Buffers(outputs, slopes, sums, torch.full((runs, 1, batch), -1.0))
 
     def forward(self, layers: Tensors, x: Tensor, out: Tensors) -> Tensor:
         """Compute every layer's output, shape (R, width, B), for inputs x of shape (B, inputs); return the logits."""
@@ -94,7 +94,7 @@ class SharedBatchPerceptron:
             torch.baddbmm(layers[2 * k + 1], layers[2 * k], out[k - 1].relu_(), out=out[k])
         return out[-1]
 
-    def step(self, layers: Tensors, x: Tensor, y: Tensor, rates: Tensor, shrink: Tensor | None, use: Buffers) -> None:
+    def step(self, layers: Tensors, x: Tensor, y: Tensor, rates: Tensor, shrink: Tensor | None, use: _Buffers) -> None:
         """Take one step of SGD, in place.
 
         Parameters

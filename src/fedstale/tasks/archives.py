@@ -40,7 +40,7 @@ def contents(source: DownloadSource, paths: list[Path], files: tuple[Content, ..
     files
         What the data set consists of; a file whose size or hash differs raises `SourceFailed`.
     """
-    if source.sha256 is not None and file_digest(paths[0]) != source.sha256:
+    if source.sha256 is not None and _file_digest(paths[0]) != source.sha256:
         raise SourceFailed("the archive has a wrong SHA-256")
     wanted = {content.name: content for content in files}
     seen = set()
@@ -63,7 +63,7 @@ def verify(content: Content, data: bytes) -> None:
         raise SourceFailed(f"{content.name} has a wrong size or SHA-256")
 
 
-def file_digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -136,17 +136,17 @@ def _cifar_from_pictures(path: Path, members: Mapping[str, str]) -> Iterator[tup
             if name in labels:
                 lists[labels[name]] = np.array(json.loads(data), dtype=np.uint8)
             else:
-                pictures[members[name]] = decode_picture(data)
+                pictures[members[name]] = _decode_picture(data)
     if set(pictures) != set(members.values()) or set(lists) != {"train", "test"}:
         raise SourceFailed("the archive lacks pictures or labels")
     train = sorted(name for name in pictures if name.startswith("data_batch"))
     for number, name in enumerate(train):
         batch = slice(number * CIFAR_BATCH, (number + 1) * CIFAR_BATCH)
-        yield name, cifar_records(pictures.pop(name), lists["train"][batch])
-    yield "test_batch.bin", cifar_records(pictures["test_batch.bin"], lists["test"])
+        yield name, _cifar_records(pictures.pop(name), lists["train"][batch])
+    yield "test_batch.bin", _cifar_records(pictures["test_batch.bin"], lists["test"])
 
 
-def decode_picture(data: bytes) -> NDArray[np.uint8]:
+def _decode_picture(data: bytes) -> NDArray[np.uint8]:
     """Decode a PNG into (rows, columns, 3) bytes."""
     from PIL import Image
 
@@ -158,7 +158,7 @@ def decode_picture(data: bytes) -> NDArray[np.uint8]:
         return np.asarray(picture, dtype=np.uint8)
 
 
-def cifar_records(picture: NDArray[np.uint8], labels: NDArray[np.uint8]) -> bytes:
+def _cifar_records(picture: NDArray[np.uint8], labels: NDArray[np.uint8]) -> bytes:
     """Write one picture (n rows of 1,024 RGB pixels) and its n labels as CIFAR-10 binary records."""
     if picture.shape != (len(labels), 1024, 3):
         raise SourceFailed(

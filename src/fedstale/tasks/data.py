@@ -37,7 +37,7 @@ __all__ = ["Arrays", "DataUnavailable", "Listing", "available", "fetch", "load",
 Report = Callable[[str, int, int], None]
 """What a progress display is told: which source, bytes so far, bytes in all."""
 
-DIGITS_TEST_SHARE = 0.2
+_DIGITS_TEST_SHARE = 0.2
 _STAGING = ".fetch-"
 
 
@@ -262,5 +262,5 @@ def _digits() -> Arrays:
     held_out = np.zeros(len(y), dtype=bool)
     for label in range(10):
         members = generator(0, "digits-split", label).permutation(np.flatnonzero(y == label))
-        held_out[members[: round(DIGITS_TEST_SHARE * len(members))]] = True
+        held_out[members[: round(_DIGITS_TEST_SHARE * len(members))]] = True
     return Arrays(x[~held_out], y[~held_out], x[held_out], y[held_out])

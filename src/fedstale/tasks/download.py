@@ -18,13 +18,13 @@ from pathlib import Path
 
 from .sources import DownloadSource
 
-Tick = Callable[[int], None]
+_Tick = Callable[[int], None]
 
 # A machine without internet may drop packets instead of refusing them: a site that has not begun to answer by
 # then is given up, name look-up included.
-ANSWER_SECONDS = 3.0
+_ANSWER_SECONDS = 3.0
 # Package managers have their own network timeouts (set below); this one only ends a client that hangs.
-CLIENT_SECONDS = 1800.0
+_CLIENT_SECONDS = 1800.0
 _BLOCK = 1 << 18
 
 
@@ -32,7 +32,7 @@ class SourceFailed(Exception):
     """The source did not yield the data; the message says why in a few words."""
 
 
-def download(source: DownloadSource, folder: Path, tick: Tick) -> list[Path]:
+def download(source: DownloadSource, folder: Path, tick: _Tick) -> list[Path]:
     """Download a source's archives into `folder`, calling `tick` with the bytes so far."""
     if source.official:
         return _from_site(source, folder, tick)
@@ -45,7 +45,7 @@ def download(source: DownloadSource, folder: Path, tick: Tick) -> list[Path]:
     return found
 
 
-def _from_site(source: DownloadSource, folder: Path, tick: Tick) -> list[Path]:
+def _from_site(source: DownloadSource, folder: Path, tick: _Tick) -> list[Path]:
     paths, done = [], 0
     limit = 2 * source.size + _BLOCK  # what is much longer than announced is not this data set
     for number, url in enumerate(source.what):
@@ -65,20 +65,20 @@ def _from_site(source: DownloadSource, folder: Path, tick: Tick) -> list[Path]:
 
 
 def _open(url: str) -> HTTPResponse:
-    """Open an address, or give up after ANSWER_SECONDS (a socket timeout alone does not bound the name look-up)."""
+    """Open an address, or give up after _ANSWER_SECONDS (a socket timeout alone does not bound the name look-up)."""
     result: list[HTTPResponse | BaseException] = []
 
     def attempt() -> None:
         try:
-            result.append(urllib.request.urlopen(url, timeout=ANSWER_SECONDS))  # noqa: S310 (addresses of sources.py)
+            result.append(urllib.request.urlopen(url, timeout=_ANSWER_SECONDS))  # noqa: S310 (addresses of sources.py)
         except Exception as error:
             result.append(error)
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(ANSWER_SECONDS)
+    thread.join(_ANSWER_SECONDS)
     if not result:
-        raise SourceFailed(f"no answer within {ANSWER_SECONDS:g} s")
+        raise SourceFailed(f"no answer within {_ANSWER_SECONDS:g} s")
     if isinstance(result[0], OSError):
         raise result[0]
     if isinstance(result[0], BaseException):
@@ -134,7 +134,7 @@ def _program(name: str) -> str:
     return path
 
 
-def _run(argv: list[str], folder: Path, tick: Tick) -> None:
+def _run(argv: list[str], folder: Path, tick: _Tick) -> None:
     """Run a client in `folder`; its progress is how much the folder grows."""
     # Clients that stage what they download do it where TMPDIR says, so that it is counted and removed with the rest.
     environment = {**os.environ, "TMPDIR": str(folder)}
@@ -156,7 +156,7 @@ def _run(argv: list[str], folder: Path, tick: Tick) -> None:
         log.unlink(missing_ok=True)
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, tick: Tick) -> None:
+def _wait(process: subprocess.Popen[bytes], folder: Path, tick: _Tick) -> None:
     waited = 0.0
     while True:
         try:
@@ -164,8 +164,8 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, tick: Tick) -> None:
             return
         except subprocess.TimeoutExpired:
             waited += 0.2
-            if waited > CLIENT_SECONDS:
-                raise SourceFailed(f"gave up after {CLIENT_SECONDS:g} s") from None
+            if waited > _CLIENT_SECONDS:
+                raise SourceFailed(f"gave up after {_CLIENT_SECONDS:g} s") from None
             tick(_size(folder))
 
 

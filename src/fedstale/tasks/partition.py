@@ -17,7 +17,7 @@ from ..randomness import generator
 
 Ints = NDArray[np.int64]
 
-DIRICHLET_DRAWS = 100
+_DIRICHLET_DRAWS = 100
 OPTIONS: dict[str, tuple[str, ...]] = {"iid": (), "dirichlet": ("alpha",), "pathological": ("classes_per_client",)}
 
 
@@ -53,9 +53,9 @@ def split(
     classes = _labels(labels)
     client_count("num_clients", num_clients)
     if not isinstance(how, str):
-        return from_lists(how, len(classes), num_clients)
+        return _from_lists(how, len(classes), num_clients)
     number("share", share, 0.0, 1.0, open_low=True)
-    used = subset(len(classes), share, seed, stream)
+    used = _subset(len(classes), share, seed, stream)
     check_options(how, options)
     if how == "iid":
         parts = iid(len(used), num_clients, seed, stream)
@@ -66,7 +66,7 @@ def split(
     return [used[part] for part in parts]
 
 
-def subset(size: int, share: float, seed: int = 0, stream: str = "train") -> Ints:
+def _subset(size: int, share: float, seed: int = 0, stream: str = "train") -> Ints:
     """Return the sorted indices of a random part of `size` samples: round(share · size) of them."""
     if share == 1.0:
         return np.arange(size, dtype=np.int64)
@@ -87,7 +87,7 @@ def dirichlet(
 ) -> list[Ints]:
     """Share every class out by proportions drawn from a symmetric Dirichlet(α); a small α makes clients differ.
 
-    A draw that leaves a client without samples is drawn anew, up to DIRICHLET_DRAWS times; then it is an error.
+    A draw that leaves a client without samples is drawn anew, up to _DIRICHLET_DRAWS times; then it is an error.
     All samples are used.
     """
     classes = _labels(labels)
@@ -98,7 +98,7 @@ def dirichlet(
             num_clients,
             f"there are only {len(classes)} samples: every client needs at least one",
         )
-    for draw in range(DIRICHLET_DRAWS):
+    for draw in range(_DIRICHLET_DRAWS):
         rng = generator(seed, f"partition-{stream}", draw)
         pieces: list[list[Ints]] = [[] for _ in range(num_clients)]
         for label in np.unique(classes):
@@ -110,7 +110,7 @@ def dirichlet(
         parts = [np.sort(np.concatenate(piece)) for piece in pieces]
         if min(len(part) for part in parts) > 0:
             return parts
-    allowed = f"each of {DIRICHLET_DRAWS} draws left one of {num_clients} clients empty: more, or fewer clients"
+    allowed = f"each of {_DIRICHLET_DRAWS} draws left one of {num_clients} clients empty: more, or fewer clients"
     raise fail("alpha", alpha, allowed)
 
 
@@ -146,7 +146,7 @@ def pathological(
     return [np.sort(np.concatenate(piece)).astype(np.int64) for piece in pieces]
 
 
-def from_lists(lists: Sequence[ArrayLike], size: int, num_clients: int) -> list[Ints]:
+def _from_lists(lists: Sequence[ArrayLike], size: int, num_clients: int) -> list[Ints]:
     """Check index lists that come from outside: one per client, none empty, no sample twice."""
     if len(lists) != num_clients:
         raise fail(

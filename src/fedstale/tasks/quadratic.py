@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..checks import Float, client_count, client_ids, fail, number, positive_int, vector
 from ..randomness import generator
 
-MOST_NUMBERS = 1 << 27
+_MOST_NUMBERS = 1 << 27
 """In the matrices of all clients: a gigabyte."""
 
 
@@ -96,7 +96,7 @@ class Quadratic:
         """
         client_count("num_clients", num_clients)
         positive_int("dimension", dimension)
-        if num_clients * dimension**2 > MOST_NUMBERS:
+        if num_clients * dimension**2 > _MOST_NUMBERS:
             raise fail("num_clients", num_clients, f"so many quadratics of dimension {dimension} take gigabytes")
         number("condition", condition, 1.0)
         number("spread", spread, 0.0)

@@ -88,14 +88,14 @@ IDX_NAMES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-IDX_SIZES = (47_040_016, 60_008, 7_840_016, 10_008)
+_IDX_SIZES = (47_040_016, 60_008, 7_840_016, 10_008)
 CIFAR_NAMES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 CIFAR_BATCH = 10_000
 CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
 def _idx_files(*hashes: str) -> tuple[Content, ...]:
-    return tuple(Content(*row) for row in zip(IDX_NAMES, IDX_SIZES, hashes, strict=True))
+    return tuple(Content(*row) for row in zip(IDX_NAMES, _IDX_SIZES, hashes, strict=True))
 
 
 def _idx_site(base: str, size: int) -> DownloadSource:
@@ -107,7 +107,7 @@ def _members(pattern: str, names: tuple[str, ...] = IDX_NAMES) -> dict[str, str]
     return {pattern.format(name): name for name in names}
 
 
-MNIST = DataSet(
+_MNIST = DataSet(
     "mnist",
     "28×28 handwritten digits",
     (1, 28, 28),
@@ -146,7 +146,7 @@ MNIST = DataSet(
     ),
 )
 
-FASHION = DataSet(
+_FASHION = DataSet(
     "fashion-mnist",
     "28×28 pictures of clothes",
     (1, 28, 28),
@@ -171,7 +171,7 @@ FASHION = DataSet(
     ),
 )
 
-CIFAR10 = DataSet(
+_CIFAR10 = DataSet(
     "cifar10",
     "32×32 colour photographs",
     (3, 32, 32),
@@ -210,6 +210,6 @@ CIFAR10 = DataSet(
     ),
 )
 
-DIGITS = DataSet("digits", "8×8 handwritten digits, embedded (scikit-learn)", (1, 8, 8), 1_438, 359)
+_DIGITS = DataSet("digits", "8×8 handwritten digits, embedded (scikit-learn)", (1, 8, 8), 1_438, 359)
 
-DATA_SETS = {entry.name: entry for entry in (DIGITS, MNIST, FASHION, CIFAR10)}
+DATA_SETS = {entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _CIFAR10)}

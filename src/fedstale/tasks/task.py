@@ -22,7 +22,7 @@ from ..randomness import generator
 from .label_swap import group_array
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-ClientSamples = Dataset[Any] | tuple[Any, Any]
+_ClientSamples = Dataset[Any] | tuple[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +159,8 @@ class Task:
         cls,
         model: Callable[[], nn.Module],
         loss: Loss,
-        train: Sequence[ClientSamples],
-        test: Sequence[ClientSamples],
+        train: Sequence[_ClientSamples],
+        test: Sequence[_ClientSamples],
         *,
         name: str = "own",
         num_classes: int | None = None,
@@ -195,7 +195,7 @@ class Task:
         return cls(name, *both, model, loss, num_classes, group_array(groups, len(train)), **options)
 
 
-def stack(argument: str, clients: Sequence[ClientSamples]) -> ClientData:
+def stack(argument: str, clients: Sequence[_ClientSamples]) -> ClientData:
     """Put the clients' samples one after the other into one pair of tensors."""
     pairs = [_tensors(f"{argument}[{i}]", samples) for i, samples in enumerate(clients)]
     filled = [(i, x) for i, (x, _) in enumerate(pairs) if len(x)]
@@ -210,7 +210,7 @@ def stack(argument: str, clients: Sequence[ClientSamples]) -> ClientData:
     return ClientData(x, y, np.concatenate([[0], np.cumsum([len(y) for _, y in pairs])]))
 
 
-def _tensors(where: str, samples: ClientSamples) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(where: str, samples: _ClientSamples) -> tuple[torch.Tensor, torch.Tensor]:
     if isinstance(samples, Dataset):
         items = [samples[i] for i in range(len(samples))]  # type: ignore[arg-type]  # map-style data sets have a length
         if not items:

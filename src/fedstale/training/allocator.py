@@ -13,7 +13,7 @@ import ctypes
 import os
 import sys
 
-KEPT = 256 << 20
+_KEPT = 256 << 20
 """Bytes: larger blocks are mapped one by one, and more than this at the end of an arena is given back."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _USERS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
@@ -28,4 +28,4 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # not glibc
         return False
     # The first alone would not do: setting either ends malloc's own adjustment of the other.
-    return all([mallopt(_TRIM_THRESHOLD, KEPT) == 1, mallopt(_MMAP_THRESHOLD, KEPT) == 1])
+    return all([mallopt(_TRIM_THRESHOLD, _KEPT) == 1, mallopt(_MMAP_THRESHOLD, _KEPT) == 1])

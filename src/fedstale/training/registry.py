@@ -19,12 +19,12 @@ from .setup import TrainingSetup
 from .vmap import VmapEngine
 
 log = logging.getLogger(__name__)
-AUTO = "auto"
+_AUTO = "auto"
 ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "vmap": VmapEngine, "fastest": FastestEngine}
-LARGEST_DENSE, LARGEST_OTHER, MANY = 200_000, 10_000, 8
+_LARGEST_DENSE, _LARGEST_OTHER, _MANY = 200_000, 10_000, 8
 """Parameters up to which "auto" lets models train as one program, dense ones and others, and the clients that the
 latter need to pay for being interpreted (`benchmarks/engines.py` measures both engines)."""
-PRECISIONS = {"float32": False, "bfloat16": True}
+_PRECISIONS = {"float32": False, "bfloat16": True}
 
 
 def make(
@@ -65,8 +65,8 @@ def make(
     losses
         Whether `Engine.losses` is kept.
     """
-    kind = choose("engine", engine, {AUTO: None, **ENGINES})
-    bfloat16 = choose("precision", precision, PRECISIONS)
+    kind = choose("engine", engine, {_AUTO: None, **ENGINES})
+    bfloat16 = choose("precision", precision, _PRECISIONS)
     where = _device(device)
     positive_int("seed", seed, 0)
     count = torch.get_num_threads() if threads is None else positive_int("threads", threads)
@@ -86,9 +86,9 @@ def _preferred(setup: TrainingSetup) -> Engine:
     """
     params, clients = setup.layout.num_params, setup.task.num_clients
     if dense_layers(setup.model, setup.task.loss, setup.task.train.x.ndim) is not None:
-        vectorised = params <= LARGEST_DENSE and clients > 1
+        vectorised = params <= _LARGEST_DENSE and clients > 1
     else:
-        vectorised = params <= LARGEST_OTHER and clients >= MANY
+        vectorised = params <= _LARGEST_OTHER and clients >= _MANY
     if vectorised:
         try:
             return VmapEngine(setup)

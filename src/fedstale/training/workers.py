@@ -16,11 +16,11 @@ from typing import Generic, TypeVar
 
 import torch
 
-R = TypeVar("R")
-Item = TypeVar("Item")
+_R = TypeVar("_R")
+_Item = TypeVar("_Item")
 
 
-class Workers(Generic[R]):
+class Workers(Generic[_R]):
     """A pool of threads, started when first used.
 
     Parameters
@@ -31,14 +31,14 @@ class Workers(Generic[R]):
         Makes what each thread keeps for itself.
     """
 
-    def __init__(self, threads: int, resident: Callable[[], R]) -> None:
+    def __init__(self, threads: int, resident: Callable[[], _R]) -> None:
         self.threads = threads
         self._resident = resident
         self._own = threading.local()
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
-    def each(self, work: Callable[[R, Item], None], items: Sequence[Item]) -> None:
+    def each(self, work: Callable[[_R, _Item], None], items: Sequence[_Item]) -> None:
         """Call work(resident, item) for every item; idle threads take the next one. The first error is raised."""
         pool = self._started()
         numbers = itertools.count()  # next() on it is atomic
@@ -52,10 +52,10 @@ class Workers(Generic[R]):
         for future in futures:
             future.result()
 
-    def _mine(self) -> R:
+    def _mine(self) -> _R:
         if not hasattr(self._own, "resident"):
             self._own.resident = self._resident()
-        own: R = self._own.resident
+        own: _R = self._own.resident
         return own
 
     def _started(self) -> ThreadPoolExecutor:
