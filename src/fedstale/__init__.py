@@ -5,9 +5,10 @@ The names a user needs; everything beyond NumPy is imported only when it is aske
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import beta, memory, participation, randomness, rules, theory
+from ._lazy import lazy
 from ._version import __version__
 from .checks import InvalidInput
 from .federation import Federation, Round
@@ -16,6 +17,7 @@ from .rules import FedAvg, FedStale, FedVARP, Rule, UnbiasedFedAvg, UnbiasedFedV
 from .state import State
 
 if TYPE_CHECKING:
+    from . import analysis, simulation, store, sweeps, tasks, training
     from .simulation import Simulation, resume, simulate
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
     "__version__",
+    "analysis",
     "beta",
     "memory",
     "participation",
@@ -40,13 +43,19 @@ __all__ = [
     "resume",
     "rules",
     "simulate",
+    "simulation",
+    "store",
+    "sweeps",
+    "tasks",
     "theory",
+    "training",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in ("Simulation", "resume", "simulate"):  # these bring pydantic, and torch for tasks with data
-        from . import simulation
-
-        return getattr(simulation, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# These bring pydantic, SQLite, and torch for tasks with data.
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Simulation", "resume", "simulate"), "simulation"),
+        **{package: package for package in ("analysis", "simulation", "store", "sweeps", "tasks", "training")},
+    },
+)

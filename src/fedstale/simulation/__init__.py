@@ -7,12 +7,14 @@ from .history import Record
 from .loop import Callback, EvaluationMetrics, Simulation, Trainer
 from .run import Result, result, resume, simulate
 from .settings import Settings, from_toml, make_settings, to_toml
+from .stored import LostRounds
 
 __all__ = [
     "Callback",
     "Comparison",
     "EarlyStop",
     "EvaluationMetrics",
+    "LostRounds",
     "MLflow",
     "Method",
     "Record",

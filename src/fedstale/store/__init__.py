@@ -6,6 +6,7 @@ with Store.open() as store:
     print(run.metrics()["loss"])
 """
 
+from ..durable import FileInUse
 from .config import digest
 from .errors import StoreError
 from .info import STATUSES, RunInfo
@@ -17,6 +18,7 @@ __all__ = [
     "DEFAULT_FOLDER",
     "ENVIRONMENT",
     "STATUSES",
+    "FileInUse",
     "Run",
     "RunInfo",
     "Store",

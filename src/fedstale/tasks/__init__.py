@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .._lazy import lazy
 from . import data, label_swap, partition
 from .quadratic import Quadratic
 
@@ -17,12 +18,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientData", "Quadratic", "Task", "data", "label_swap", "make", "names", "partition"]
 
-_LAZY = {"make": "catalogue", "names": "catalogue", "ClientData": "task", "Task": "task"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
-
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(__name__, {"make": "catalogue", "names": "catalogue", "ClientData": "task", "Task": "task"})

@@ -25,6 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..checks import fail, fraction
 from ..randomness import generator
 
+__all__ = ["group_array", "share_swapped", "swap_labels", "swap_text"]
+
 Ints = NDArray[np.int64]
 
 

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..checks import choose, client_count, fail, number, positive_int
 from ..randomness import generator
 
+__all__ = ["dirichlet", "iid", "pathological", "split"]
+
 Ints = NDArray[np.int64]
 
 _DIRICHLET_DRAWS = 100

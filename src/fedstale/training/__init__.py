@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .._lazy import lazy
 from .local import Batches, LocalTraining, draw
 
 if TYPE_CHECKING:
@@ -39,22 +40,17 @@ __all__ = [
     "unflatten",
 ]
 
-_LAZY = {
-    "Engine": "engine",
-    "Evaluation": "evaluation",
-    "FastestEngine": "fastest",
-    "LoopEngine": "loop",
-    "VmapEngine": "vmap",
-    "flatten": "layout",
-    "keep_freed_memory": "allocator",
-    "make": "registry",
-    "unflatten": "layout",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
-
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Engine": "engine",
+        "Evaluation": "evaluation",
+        "FastestEngine": "fastest",
+        "LoopEngine": "loop",
+        "VmapEngine": "vmap",
+        "flatten": "layout",
+        "keep_freed_memory": "allocator",
+        "make": "registry",
+        "unflatten": "layout",
+    },
+)
