@@ -32,7 +32,7 @@ from benchmarks.peers import machine, page
 from benchmarks.timing import interleaved
 from fedstale import sweeps
 from fedstale.federation import Ints
-from fedstale.participation import Bernoulli, Known, Participation, UniformSample
+from fedstale.participation import Bernoulli, KnownProbabilities, Participation, UniformSample
 from fedstale.simulation import EvaluationMetrics, Settings, Simulation, make_settings
 from fedstale.store import Store
 
@@ -90,7 +90,7 @@ def server(clients: int, participants: int, parameters: int, memory: str) -> Sim
         trainer=HandedOut(rng.standard_normal((participants, parameters), dtype=np.float32)),
         rule=fs.FedStale(beta="auto"),
         participation=Participation(Bernoulli(np.ones(clients)), UniformSample(participants)),
-        estimator=Known(min(1.0, participants / clients)),
+        estimator=KnownProbabilities(min(1.0, participants / clients)),
         federation=fs.Federation(clients, parameters),
         rounds=10**9,
         memory=memory,

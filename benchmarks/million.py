@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import fedstale as fs
 from benchmarks.peers import machine, page
 from fedstale.federation import Ints
-from fedstale.participation import Bernoulli, Known, Participation, UniformSample
+from fedstale.participation import Bernoulli, KnownProbabilities, Participation, UniformSample
 from fedstale.randomness import generator
 from fedstale.simulation import Callback, EvaluationMetrics, Record, Simulation
 from fedstale.state import State
@@ -116,7 +116,7 @@ def simulation(clients: int, rounds: int, folder: Path, callbacks: list[Callback
         trainer=trainer,
         rule=fs.FedStale(beta="auto"),
         participation=who,
-        estimator=Known(np.full(clients, min(1.0, PARTICIPANTS / clients))),
+        estimator=KnownProbabilities(np.full(clients, min(1.0, PARTICIPANTS / clients))),
         federation=fs.Federation(clients, trainer.num_params),
         rounds=rounds,
         memory=f"disk:{folder / 'memory'}:bfloat16",

@@ -55,7 +55,7 @@ class Before(betas.Auto):
 
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Add the round's returns, without 1/p_i."""
-        weight = round.alpha**2 * (1.0 - round.p) / round.p
+        weight = round.alpha**2 * (1.0 - round.probabilities) / round.probabilities
         state.own(betas.AutoState).sums += weight @ sums.inner, weight @ sums.stale_sq
 
 

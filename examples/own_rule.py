@@ -66,8 +66,8 @@ class Fading(fs.Rule):
         faded = own.faded * self.fade(round.index - (state.round - 1))
         trust = self.fade(round.index - state.last_seen[round.clients])[:, None]
         stale = trust * own.stale.rows(round.clients)
-        fresh = np.array(round.rows, dtype=np.float64).reshape(stale.shape)
-        delta = faded + (round.alpha / round.p) @ (fresh - stale)
+        fresh = np.array(round.updates, dtype=np.float64).reshape(stale.shape)
+        delta = faded + (round.alpha / round.probabilities) @ (fresh - stale)
         refuse_non_finite(round, delta)
         own.stale.replace(round.clients, fresh)
         kept = own.stale.rows(round.clients)  # as the memory rounds it

@@ -19,7 +19,7 @@ import fedstale as fs
 from fedstale import sweeps
 from fedstale.cli.app import app
 from fedstale.interrupts import postponed
-from fedstale.participation.estimators import FedAU
+from fedstale.participation.estimators import FedAUEstimator
 from fedstale.rules import Rule
 from fedstale.simulation import Callback, Simulation, StoreRun, build, make_settings
 from fedstale.simulation.run import simulate
@@ -158,7 +158,7 @@ def test_a_second_ctrl_c_ends_at_once() -> None:
     assert done.stderr == ""
 
 
-PLACES = [(Rule, "combine"), (FedAU, "observe"), (fs.State, "save"), (Store, "flush"), (Block, "add")]
+PLACES = [(Rule, "combine"), (FedAUEstimator, "observe"), (fs.State, "save"), (Store, "flush"), (Block, "add")]
 
 
 @pytest.mark.parametrize("memory", ["ram", "disk"])

@@ -12,7 +12,7 @@ from ._lazy import lazy
 from ._version import __version__
 from .checks import InvalidInput
 from .federation import Federation, Round
-from .participation import Bernoulli, FedAU
+from .participation import Bernoulli, FedAUEstimator
 from .rules import FedAvg, FedStale, FedVARP, Rule, UnbiasedFedAvg, UnbiasedFedVARP
 from .state import State
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bernoulli",
-    "FedAU",
+    "FedAUEstimator",
     "FedAvg",
     "FedStale",
     "FedVARP",

@@ -136,9 +136,9 @@ class Auto(Beta):
         """Add the round's terms; a client with p_i = 1 has ω_i = 0 and says nothing about absence."""
         inner, norm = sums.inner.copy(), sums.stale_sq.copy()
         new = np.flatnonzero(norm == 0)
-        norm[new] = squares([round.rows[int(k)] for k in new])
+        norm[new] = squares([round.updates[int(k)] for k in new])
         inner[new] = self.start * norm[new]
-        weight = term_weights(round.alpha, round.p, round.index)
+        weight = term_weights(round.alpha, round.probabilities, round.index)
         own = state.own(AutoState)
         own.sums = with_terms(own.sums, weight, inner, norm, self.forget)
 
@@ -295,10 +295,10 @@ class Theory(Beta):
     def observe(self, state: State, round: CheckedRound, sums: Sums) -> None:
         """Take the round's norms and spread into the moments; weights α_i/p_i make them those of the objective."""
         own, seen = state.own(TheoryState), state.last_seen[round.clients]
-        own.p[round.clients] = round.p
-        weights = state.federation.num_clients * round.alpha / round.p
-        mean = weighted_sum(round.rows, weights / weights.sum(), len(sums.mix))
-        lengths = squares(round.rows)
+        own.p[round.clients] = round.probabilities
+        weights = state.federation.num_clients * round.alpha / round.probabilities
+        mean = weighted_sum(round.updates, weights / weights.sum(), len(sums.mix))
+        lengths = squares(round.updates)
         with np.errstate(over="ignore"):  # the moments hold products of two weights and a square
             largest = weights.sum() ** 2 * max(1.0, float(lengths.sum()), float(sums.stale_sq.sum()))
         if not np.isfinite(largest):

@@ -1,4 +1,4 @@
-"""The two things a rule is told: who the clients are (`Federation`) and what happened now (`Round`).
+"""The two things that a rule is given: who the clients are (`Federation`) and what happened now (`Round`).
 
 Notation of the paper, Section 2: N clients, weights α_i that sum to 1, probabilities p_i, updates Δ_i ∈ R^d.
 """
@@ -116,11 +116,11 @@ class Round:
     probabilities
         Their p_i in the same order (or one number); default: those of the federation.
     steps
-        Their numbers of local steps, for the methods that normalise by it (AFA); default: not told.
+        Their numbers of local steps, for the methods that normalise by it (AFA); default: not given.
     lr
-        η_c of the round, for the methods that turn updates into gradients (SCAFFOLD); default: not told.
-    again
-        Updates of the second local training that a rule asked for (`Rule.again`), in the form of `updates`.
+        η_c of the round, for the methods that turn updates into gradients (SCAFFOLD); default: not given.
+    second_pass
+        Updates of the second pass that a rule asked for (`Rule.second_pass`), in the form of `updates`.
     """
 
     index: int
@@ -129,7 +129,7 @@ class Round:
     probabilities: ArrayLike | None = None
     steps: ArrayLike | None = None
     lr: float | None = None
-    again: Any = None
+    second_pass: Any = None
 
     def __post_init__(self) -> None:
         positive_int("index", self.index, 0)
@@ -137,17 +137,20 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class CheckedRound:
-    """A round whose every field was checked against the federation: what the rules compute with."""
+    """A round whose every field was checked against the federation: what the rules compute with.
+
+    `updates` is one NumPy row per participant. What the caller may leave out is `given_…`; a rule asks for it without
+    that word and so refuses a round that does not have it.
+    """
 
     index: int
     clients: Ints
-    rows: Sequence[NDArray[Any]]
+    updates: Sequence[NDArray[Any]]
     alpha: Float
-    known_p: Float | None
-    steps: Float | None
-    like: Any
-    known_lr: float | None = None
-    second: Sequence[NDArray[Any]] | None = None
+    given_probabilities: Float | None = None
+    steps: Float | None = None
+    given_lr: float | None = None
+    given_second_pass: Sequence[NDArray[Any]] | None = None
 
     @property
     def size(self) -> int:
@@ -155,33 +158,34 @@ class CheckedRound:
         return len(self.clients)
 
     @property
-    def p(self) -> Float:
-        """p_i of the participants; an error where nobody told them, because 1/p_i would be a guess."""
-        if self.known_p is None and self.size:
+    def probabilities(self) -> Float:
+        """p_i of the participants; an error where they were not given, because 1/p_i would be a guess."""
+        if self.given_probabilities is None and self.size:
             allowed = "this rule divides by p_i: give them in the Round or in the Federation, or estimate them"
             raise fail("probabilities", None, allowed)
-        return np.empty(0) if self.known_p is None else self.known_p
+        return np.empty(0) if self.given_probabilities is None else self.given_probabilities
 
     @property
     def lr(self) -> float:
-        """η_c > 0; an error where nobody told it."""
-        if not self.known_lr:
-            raise fail("lr", self.known_lr, "this rule divides by the clients' learning rate: give it in the Round")
-        return self.known_lr
+        """η_c > 0; an error where it was not given."""
+        if not self.given_lr:
+            raise fail("lr", self.given_lr, "this rule divides by the clients' learning rate: give it in the Round")
+        return self.given_lr
 
     @property
     def travelled(self) -> Float:
-        """η_c K_i of the participants, which turns an update into a mean gradient; an error where it is not told."""
+        """η_c K_i of the participants, which turns an update into a mean gradient; an error where it was not given."""
         if self.steps is None:
             raise fail("steps", None, "this rule divides by the number of local steps: give it in the Round")
         return self.lr * self.steps
 
     @property
-    def again(self) -> Sequence[NDArray[Any]]:
-        """Updates of the second training; an error where there are none."""
-        if self.second is None:
-            raise fail("again", None, "this rule needs the updates of the second training it asked for (Rule.again)")
-        return self.second
+    def second_pass(self) -> Sequence[NDArray[Any]]:
+        """Updates of the second pass; an error where they were not given."""
+        if self.given_second_pass is None:
+            allowed = "this rule needs the updates of the second pass that it asked for (Rule.second_pass)"
+            raise fail("second_pass", None, allowed)
+        return self.given_second_pass
 
 
 def check_round(federation: Federation, round: Round) -> CheckedRound:
@@ -196,8 +200,8 @@ def check_round(federation: Federation, round: Round) -> CheckedRound:
     if steps is not None and (steps <= 0).any():
         raise fail("steps", round.steps, "numbers of local steps must be positive")
     lr = None if round.lr is None else number("lr", round.lr, 0.0)
-    second = None if round.again is None else as_rows(round.again, len(ids), federation.num_params)
-    return CheckedRound(round.index, ids, rows, federation.alpha(ids), p, steps, round.updates, lr, second)
+    second = None if round.second_pass is None else as_rows(round.second_pass, len(ids), federation.num_params)
+    return CheckedRound(round.index, ids, rows, federation.alpha(ids), p, steps, lr, second)
 
 
 def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:
@@ -220,7 +224,7 @@ def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:
     return rows
 
 
-def like(array: Float, example: Any) -> Any:
+def cast_like(array: Float, example: Any) -> Any:
     """Give a computed vector the kind (NumPy or torch) and dtype of the updates it came from.
 
     Where its numbers do not fit that dtype, it stays as it is: float16 updates weighted by 1/p easily do not.
@@ -236,7 +240,7 @@ def like(array: Float, example: Any) -> Any:
             cast = array.astype(example.dtype, copy=False)
         return cast if cast is array or np.isfinite(cast).all() else array
     if isinstance(example, (list, tuple)) and len(example):
-        return like(array, example[0])
+        return cast_like(array, example[0])
     return array
 
 

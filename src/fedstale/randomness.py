@@ -13,8 +13,8 @@ import numpy as np
 from .checks import fail, positive_int
 
 
-def generator(seed: int, purpose: str, *place: int) -> np.random.Generator:
-    """Return the generator that belongs to one place in a run.
+def generator(seed: int, purpose: str, *coordinates: int) -> np.random.Generator:
+    """Return the generator that belongs to one point of a run.
 
     Parameters
     ----------
@@ -22,12 +22,12 @@ def generator(seed: int, purpose: str, *place: int) -> np.random.Generator:
         The run's seed, a non-negative integer.
     purpose
         What the numbers are for, such as "participation" or "batches": purposes never share a stream.
-    *place
+    *coordinates
         Where in the run: usually the round, then the client. Non-negative integers.
     """
     positive_int("seed", seed, 0)
-    for value in place:
+    for value in coordinates:
         if value < 0:
-            raise fail("place", place, "rounds and clients are non-negative integers")
-    words = (seed, zlib.crc32(purpose.encode()), len(place), *place)
+            raise fail("coordinates", coordinates, "rounds and clients are non-negative integers")
+    words = (seed, zlib.crc32(purpose.encode()), len(coordinates), *coordinates)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))

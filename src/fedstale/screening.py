@@ -35,6 +35,6 @@ def fault(update: NDArray[Any]) -> str | None:
 
 
 def screen(updates: Sequence[NDArray[Any]]) -> tuple[list[int], dict[int, str]]:
-    """Return the places of the updates that can be used, and for each of the others the reason."""
-    reasons = {place: reason for place, update in enumerate(updates) if (reason := fault(update)) is not None}
-    return [place for place in range(len(updates)) if place not in reasons], reasons
+    """Return the positions of the updates that can be used, and for each of the others the reason."""
+    reasons = {i: reason for i, update in enumerate(updates) if (reason := fault(update)) is not None}
+    return [i for i in range(len(updates)) if i not in reasons], reasons

@@ -41,7 +41,7 @@ any_beta = unit | st.sampled_from(["auto", "auto-per-client", "theory", "0.5"]) 
 options: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "FedStale": {"beta": any_beta},
     "UnbiasedFedVARP": {"beta": any_beta},
-    "FedAUAvg": {"cutoff": st.none() | count},
+    "FedAU": {"cutoff": st.none() | count},
     "FedLaAvg": {"m": st.none() | count},
     "AFACD": {"max_delay": st.integers(0, 5), "seed": seeds},
     "AFACS": {"max_delay": st.integers(0, 5), "seed": seeds},
@@ -68,7 +68,7 @@ def wrapped(draw: st.DrawFn, optimizer: str | None, guarded: bool) -> rules.Rule
         if layer == "guard":
             cannot_clip = isinstance(rule, (rules.Anchored, rules.Scaffold))
             cannot_clip |= isinstance(getattr(rule, "rule", rule), (rules.Anchored, rules.Scaffold))
-            learns = isinstance(getattr(rule, "rule", rule), rules.FedAUAvg)
+            learns = isinstance(getattr(rule, "rule", rule), rules.FedAU)
             clip = None if cannot_clip else draw(st.none() | positive)
             cap = None if learns else draw(st.none() | st.floats(1, 100))
             rule = rules.Guarded(rule, clip_norm=clip, max_weight=cap)
@@ -89,8 +89,8 @@ wrappers: dict[str, st.SearchStrategy[Any]] = {
 any_rule = plain | st.one_of(*wrappers.values())
 
 estimators: dict[str, st.SearchStrategy[Any]] = {
-    "Known": st.builds(participation.Known, inside | each(inside)),
-    "FedAU": st.builds(participation.FedAU, st.none() | count),
+    "KnownProbabilities": st.builds(participation.KnownProbabilities, inside | each(inside)),
+    "FedAUEstimator": st.builds(participation.FedAUEstimator, st.none() | count),
     "BetaFrequency": st.builds(participation.BetaFrequency, positive, positive),
     "Forgetting": st.builds(participation.Forgetting, st.floats(0.1, 0.99), positive, positive),
 }

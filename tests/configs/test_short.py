@@ -24,7 +24,15 @@ from fedstale.configs import (
     short_rule,
     short_selection,
 )
-from fedstale.participation import Bernoulli, BetaFrequency, FedAU, Forgetting, Known, Markov, UniformSample
+from fedstale.participation import (
+    Bernoulli,
+    BetaFrequency,
+    FedAUEstimator,
+    Forgetting,
+    KnownProbabilities,
+    Markov,
+    UniformSample,
+)
 
 from .objects import any_beta, any_rule, estimators
 
@@ -86,10 +94,10 @@ def test_short_where_that_says_all() -> None:
     assert short_process(Bernoulli([1.0, 0.1]))["class"] == "Bernoulli"  # its groups are read off p
     assert short_process(Markov([1.0, 0.1], 0.5))["correlation"] == [0.5, 0.5]
     assert short_selection(UniformSample(3)) == {"selection": "uniform", "selection_options": {"m": 3}}
-    names = [short_estimator(one) for one in (FedAU(), FedAU(None), BetaFrequency(), Forgetting())]
+    names = [short_estimator(one) for one in (FedAUEstimator(), FedAUEstimator(None), BetaFrequency(), Forgetting())]
     assert names == ["fedau", "fedau-nocutoff", "beta", "forgetting"]
-    assert short_estimator(FedAU(9)) == {"class": "FedAU", "cutoff": 9}
-    assert short_estimator(Known(np.array([0.5, 0.1]))) == {"class": "Known", "p": [0.5, 0.1]}
+    assert short_estimator(FedAUEstimator(9)) == {"class": "FedAUEstimator", "cutoff": 9}
+    assert short_estimator(KnownProbabilities(np.array([0.5, 0.1]))) == {"class": "KnownProbabilities", "p": [0.5, 0.1]}
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def simulation(process: participation.Process, poison: float, *, leave_out: bool
         trainer=Poisoned(poison),
         rule=fs.FedStale(),
         participation=participation.Participation.of(process),
-        estimator=participation.FedAU(),
+        estimator=participation.FedAUEstimator(),
         federation=fs.Federation(4, 4),
         rounds=30,
         leave_out=leave_out,

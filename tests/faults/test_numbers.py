@@ -15,7 +15,7 @@ import fedstale as fs
 from fedstale import participation, rules
 from fedstale.checks import InvalidInput
 from fedstale.memory import precision
-from fedstale.participation import BetaFrequency, FedAU, Forgetting, Trace
+from fedstale.participation import BetaFrequency, FedAUEstimator, Forgetting, Trace
 from fedstale.tasks.quadratic import Quadratic
 from tests.everything import everything
 from tests.rules.test_every_rule import MEMORIES, RULES, memories
@@ -156,8 +156,8 @@ def test_p_near_zero_is_the_equation_or_a_refusal(p: float, beta: Any) -> None:
 @pytest.mark.parametrize(
     ("estimator", "first", "second"),
     [
-        (FedAU(cutoff=50), Fraction(50), Fraction(200 * 50 + 1, 201)),  # 200 cutoffs; then one interval of 1
-        (FedAU(cutoff=None), Fraction(1), Fraction(10_001)),  # nothing known; then one interval of 10⁴ + 1
+        (FedAUEstimator(cutoff=50), Fraction(50), Fraction(200 * 50 + 1, 201)),  # 200 cutoffs; then one interval of 1
+        (FedAUEstimator(cutoff=None), Fraction(1), Fraction(10_001)),  # nothing known; then one interval of 10⁴ + 1
         (BetaFrequency(), Fraction(10_002), Fraction(10_003, 2)),
         (Forgetting(), Fraction(102), None),  # bounded by (a + b + 1/(1 − λ))/a
     ],
@@ -227,7 +227,9 @@ def test_one_client(rule: fs.Rule, tmp_path: Path) -> None:
         for t in range(12):
             who = np.array([], dtype=np.int64) if t % 4 == 2 else np.array([0])
             updates = np.random.default_rng(t).normal(size=(len(who), 5)).astype(np.float32)
-            given = fs.Round(t, who, updates, probabilities=np.full(len(who), 0.75), steps=1, lr=0.1, again=updates)
+            given = fs.Round(
+                t, who, updates, probabilities=np.full(len(who), 0.75), steps=1, lr=0.1, second_pass=updates
+            )
             assert np.isfinite(np.asarray(rule.step(state, given))).all()
         assert np.isfinite(np.asarray(state.model)).all()
         state.close()

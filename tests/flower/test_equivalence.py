@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import fedstale as fs
 from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
-from fedstale.participation import FedAU
+from fedstale.participation import FedAUEstimator
 
 from .grid import MemoryGrid, Model, Trainer, first_model, flat, record, trainers
 
@@ -39,7 +39,7 @@ def by_the_library(rule: fs.Rule, weights: Any, sizes: dict[int, int]) -> NDArra
     clients = {i: Trainer(i) for i in range(CLIENTS)}
     order: list[int] = []
     state: fs.State | None = None
-    estimator = FedAU()
+    estimator = FedAUEstimator()
     for t in range(1, ROUNDS + 1):
         came = present(t)
         order += [i for i in came if i not in order]

@@ -204,7 +204,7 @@ def test_every_estimator_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [fs.rules.MIFA(), fs.rules.AFACD(max_delay=0), fs.rules.FedAUAvg(), fs.rules.ServerAdam(fs.FedStale())]
+    "rule", [fs.rules.MIFA(), fs.rules.AFACD(max_delay=0), fs.rules.FedAU(), fs.rules.ServerAdam(fs.FedStale())]
 )
 def test_rules_that_leave_local_training_alone_run(rule: fs.Rule, tmp_path: Path) -> None:
     grid = Scripted([[0, 1], [1, 2], [0], [0, 1, 2]])

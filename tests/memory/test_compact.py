@@ -158,11 +158,11 @@ def test_refused_and_uncommitted_rounds_change_nothing(where: str) -> None:
         fs.FedStale(beta=0.7).combine(state, fs.Round(9, [0, 5], updates, probabilities=0.5))
     assert unchanged()
     one = np.ones(2)
-    swap = memory.swap(np.array([0, 5]), list(np.ones((2, D))), Mix(one, one, 0.0, one))
+    exchange = memory.prepare_exchange(np.array([0, 5]), list(np.ones((2, D))), Mix(one, one, 0.0, one))
     assert unchanged()
     memory.replace([1], np.ones((1, D)))
-    with pytest.raises(fs.InvalidInput, match="changed after this swap was prepared"):
-        swap.commit()
+    with pytest.raises(fs.InvalidInput, match="changed after this exchange was prepared"):
+        exchange.commit()
 
 
 @every_kind

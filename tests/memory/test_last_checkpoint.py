@@ -35,7 +35,7 @@ def train(state: fs.State, event: str) -> None:
     updates: Any = rng.normal(size=(len(who), D)).astype(np.float32)
     if event == "lent":
         assert isinstance(state.memory, Memory)
-        room = state.memory.lend(len(who) + 2, np.dtype(np.float32))
+        room = state.memory.borrow_rows(len(who) + 2, np.dtype(np.float32))
         assert room is not None
         for row, update in zip(room[2:], updates, strict=True):
             row[:] = update

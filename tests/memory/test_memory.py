@@ -98,7 +98,7 @@ def test_running_sum_does_not_drift(kind: str, rounds: int) -> None:
     values = (rng.normal(size=(rounds, d)) * np.exp(2 * rng.normal(size=(rounds, 1)))).astype(np.float32)
     one = np.ones(1)
     for t in range(rounds):
-        memory.swap(draws[t : t + 1], [values[t]], Mix(one, one, 0.0, one / clients)).commit()
+        memory.prepare_exchange(draws[t : t + 1], [values[t]], Mix(one, one, 0.0, one / clients)).commit()
     exact = memory.exact_total()
     assert np.abs(memory.total - exact).max() < 1e-10 * np.abs(exact).max()
 
@@ -110,16 +110,16 @@ def test_exact_sum_is_exact() -> None:
     assert memory.exact_total()[0] == 2.0
 
 
-def test_a_swap_that_is_not_committed_never_happened() -> None:
+def test_an_exchange_that_is_not_committed_never_happened() -> None:
     memory = make("ram", N, D)
     memory.replace([1], np.ones((1, D)))
     before = memory.rows([1]), memory.total.copy()
     one = np.ones(1)
-    stale = memory.swap(np.array([1]), [np.zeros(D)], Mix(one, one, 0.0, one))
+    stale = memory.prepare_exchange(np.array([1]), [np.zeros(D)], Mix(one, one, 0.0, one))
     assert np.array_equal(memory.rows([1]), before[0])
     assert np.array_equal(memory.total, before[1])
     memory.replace([2], np.ones((1, D)))
-    with pytest.raises(fs.InvalidInput, match="changed after this swap was prepared"):
+    with pytest.raises(fs.InvalidInput, match="changed after this exchange was prepared"):
         stale.commit()
 
 

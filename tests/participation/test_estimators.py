@@ -18,19 +18,19 @@ from fedstale.participation import (
     BetaFrequency,
     Estimator,
     EstimatorState,
-    FedAU,
+    FedAUEstimator,
     Forgetting,
-    Known,
+    KnownProbabilities,
     Markov,
     averaging_weights,
 )
 from tests.enumeration import participation_sets
 
 ESTIMATORS: list[Estimator] = [
-    Known(np.linspace(0.1, 1.0, 8)),
-    FedAU(),
-    FedAU(cutoff=5),
-    FedAU(cutoff=None),
+    KnownProbabilities(np.linspace(0.1, 1.0, 8)),
+    FedAUEstimator(),
+    FedAUEstimator(cutoff=5),
+    FedAUEstimator(cutoff=None),
     BetaFrequency(),
     Forgetting(decay=0.9),
 ]
@@ -52,7 +52,7 @@ def test_fedau_without_cutoff_by_hand() -> None:
     # interval   1        3  1       2
     # Before round 4 the intervals are 1, 3 (mean 2); before 5: 1, 3, 1 (5/3); from round 7 on: 1, 3, 1, 2 (7/4).
     expected = [1, 1, 1, 1, 2, 5 / 3, 5 / 3, 7 / 4, 7 / 4, 7 / 4]
-    assert weights(FedAU(cutoff=None), "1..11.1...") == pytest.approx(expected)
+    assert weights(FedAUEstimator(cutoff=None), "1..11.1...") == pytest.approx(expected)
 
 
 def test_fedau_with_cutoff_by_hand() -> None:
@@ -62,15 +62,15 @@ def test_fedau_with_cutoff_by_hand() -> None:
     # intervals         –  –  3  1            3         2     1
     # Before 3: 3; before 4: 3, 1; before 7: 3, 1, 3; before 9: 3, 1, 3, 2; before 10: 3, 1, 3, 2, 1.
     expected = [1, 1, 1, 3, 2, 2, 2, 7 / 3, 7 / 3, 9 / 4, 2]
-    assert weights(FedAU(cutoff=3), "...1....11.") == pytest.approx(expected)
+    assert weights(FedAUEstimator(cutoff=3), "...1....11.") == pytest.approx(expected)
 
 
 def test_fedau_cutoff_of_one_calls_everybody_present() -> None:
-    assert weights(FedAU(cutoff=1), "..1.1..") == [1.0] * 7
+    assert weights(FedAUEstimator(cutoff=1), "..1.1..") == [1.0] * 7
 
 
 def test_fedau_default_cutoff_is_that_of_the_paper() -> None:
-    seen = weights(FedAU(), "." * 101)
+    seen = weights(FedAUEstimator(), "." * 101)
     assert seen[49] == 1.0
     assert seen[50] == seen[100] == 50.0
 
@@ -101,7 +101,7 @@ class NaiveFedAU:
     lonely=st.floats(0, 1),
 )
 def test_lazy_fedau_is_the_naive_algorithm(rounds: list[set[int]], cutoff: int | None, lonely: float) -> None:
-    estimator, naive = FedAU(cutoff), [NaiveFedAU(cutoff) for _ in range(4)]
+    estimator, naive = FedAUEstimator(cutoff), [NaiveFedAU(cutoff) for _ in range(4)]
     state = estimator.init(4)
     # Many empty rounds in a row, so that absences pass several cutoffs.
     rounds = [present if i >= lonely * len(rounds) else set() for i, present in enumerate(rounds)]
@@ -116,13 +116,13 @@ def test_lazy_fedau_is_the_naive_algorithm(rounds: list[set[int]], cutoff: int |
 
 def test_fedau_learns_the_probabilities() -> None:
     p = np.array([1.0, 0.5, 0.2, 0.1])
-    process, estimator = Bernoulli(p), FedAU(cutoff=None)
+    process, estimator = Bernoulli(p), FedAUEstimator(cutoff=None)
     state = estimator.init(4)
     for t in range(20_000):
         estimator.observe(state, process.available(0, t), t)
     np.testing.assert_allclose(estimator.probabilities(state, np.arange(4)), p, rtol=0.1)
     # The cutoff keeps 1/p̂ at no more than K_c, at the price of a bias for clients rarer than 1/K_c.
-    capped = FedAU(cutoff=5)
+    capped = FedAUEstimator(cutoff=5)
     state = capped.init(4)
     for t in range(5000):
         capped.observe(state, process.available(0, t), t)
@@ -172,12 +172,12 @@ def test_forgetting_bounds_the_weight_of_a_client_that_stayed_away() -> None:
 
 
 def test_known() -> None:
-    known = Known([0.5, 0.01, 1.0])
+    known = KnownProbabilities([0.5, 0.01, 1.0])
     state = known.init(3)
     np.testing.assert_array_equal(known.probabilities(state, [2, 1]), [1.0, 0.01])
     known.observe(state, [1], 0)
     np.testing.assert_array_equal(known.probabilities(state, [2, 1]), [1.0, 0.01])
-    single = Known(0.3)
+    single = KnownProbabilities(0.3)
     state = single.init(2)
     single.grow(state, 5)
     np.testing.assert_array_equal(single.probabilities(state, [0, 4]), [0.3, 0.3])
@@ -189,14 +189,14 @@ def test_the_limit_of_fedau_is_the_mean_of_a_cut_off_interval(p: float, cutoff: 
     # By enumeration of the round in which the client comes, or the cutoff if it does not before.
     chances = p * (1 - p) ** np.arange(cutoff)
     mean = chances @ np.arange(1, cutoff + 1) + (1 - p) ** cutoff * cutoff
-    assert FedAU(cutoff).limit([p])[0] == pytest.approx(mean, rel=1e-9)
-    assert FedAU(None).limit([p])[0] == pytest.approx(1 / p)
+    assert FedAUEstimator(cutoff).limit([p])[0] == pytest.approx(mean, rel=1e-9)
+    assert FedAUEstimator(None).limit([p])[0] == pytest.approx(1 / p)
 
 
 def test_the_weights_of_fedau_tend_to_their_limit_and_not_to_one_over_p() -> None:
     p, clients, rounds = 0.02, 400, 3000
     rng = np.random.default_rng(5)
-    estimator = FedAU()
+    estimator = FedAUEstimator()
     state = estimator.init(clients)
     for t in range(rounds):
         estimator.observe(state, np.flatnonzero(rng.random(clients) < p), t)
@@ -222,7 +222,7 @@ def test_what_averaging_whoever_came_weighs(p: list[float]) -> None:
 def test_the_table_of_methods_is_what_the_formula_gives() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
     p = np.array([0.5, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002])
-    limit = FedAU().limit(p)
+    limit = FedAUEstimator().limit(p)
     for name, row in (("limit of ω", limit), ("share", limit * p)):
         assert f"| {name} | {' | '.join(f'{value:.3f}' for value in row)} |" in page
 
@@ -272,7 +272,9 @@ def test_saved_arrays_are_copies() -> None:
     assert copy.columns["count"].sum() == 0
 
 
-@pytest.mark.parametrize("estimator", [FedAU(), FedAU(cutoff=4), BetaFrequency(), Forgetting(0.9)], ids=repr)
+@pytest.mark.parametrize(
+    "estimator", [FedAUEstimator(), FedAUEstimator(cutoff=4), BetaFrequency(), Forgetting(0.9)], ids=repr
+)
 def test_clients_that_join_start_fresh(estimator: Estimator) -> None:
     def run(state: EstimatorState, ids: NDArray[np.int64], first: int) -> list[NDArray[np.float64]]:
         seen = []
@@ -295,7 +297,7 @@ def test_clients_that_join_start_fresh(estimator: Estimator) -> None:
 
 
 def test_a_round_costs_the_participants_only() -> None:
-    estimator = FedAU()
+    estimator = FedAUEstimator()
     state = estimator.init(1_000_000)
     before = {name: column.copy() for name, column in state.columns.items()}
     estimator.observe(state, np.arange(10), 0)
@@ -306,25 +308,25 @@ def test_a_round_costs_the_participants_only() -> None:
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
-        (lambda: FedAU(cutoff=0), "cutoff = 0"),
-        (lambda: FedAU(cutoff=2.5), "cutoff = 2.5"),  # type: ignore[arg-type]
-        (lambda: Known([0.5, 0.0]), r"p\[1\] = 0.0"),
-        (lambda: Known(1.5), "p"),
-        (lambda: Known(float("nan")), "p"),
-        (lambda: Known([0.5, 0.5]).init(3), "num_clients = 3"),
-        (lambda: Known([0.5, 0.5]).grow(Known([0.5, 0.5]).init(2), 3), "num_clients = 3"),
+        (lambda: FedAUEstimator(cutoff=0), "cutoff = 0"),
+        (lambda: FedAUEstimator(cutoff=2.5), "cutoff = 2.5"),  # type: ignore[arg-type]
+        (lambda: KnownProbabilities([0.5, 0.0]), r"p\[1\] = 0.0"),
+        (lambda: KnownProbabilities(1.5), "p"),
+        (lambda: KnownProbabilities(float("nan")), "p"),
+        (lambda: KnownProbabilities([0.5, 0.5]).init(3), "num_clients = 3"),
+        (lambda: KnownProbabilities([0.5, 0.5]).grow(KnownProbabilities([0.5, 0.5]).init(2), 3), "num_clients = 3"),
         (lambda: BetaFrequency(prior_a=0.0), "prior_a"),
         (lambda: BetaFrequency(prior_b=-1.0), "prior_b"),
         (lambda: Forgetting(decay=1.0), "decay = 1.0"),
         (lambda: Forgetting(decay=0.0), "decay = 0.0"),
         (lambda: Forgetting(prior_a=0.0), "prior_a"),
-        (lambda: FedAU().init(0), "num_clients = 0"),
-        (lambda: FedAU().grow(FedAU().init(3), 2), "num_clients = 2"),
-        (lambda: FedAU().observe(FedAU().init(3), [3], 0), r"participants\[0\] = 3"),
-        (lambda: FedAU().observe(FedAU().init(3), [1, 1], 0), "participants"),
-        (lambda: FedAU().observe(FedAU().init(3), [1], 1), "round = 1.*the next is 0"),
-        (lambda: FedAU().probabilities(FedAU().init(3), [-1]), r"clients\[0\] = -1"),
-        (lambda: FedAU().probabilities(BetaFrequency().init(3), [0]), "a state of FedAU"),
+        (lambda: FedAUEstimator().init(0), "num_clients = 0"),
+        (lambda: FedAUEstimator().grow(FedAUEstimator().init(3), 2), "num_clients = 2"),
+        (lambda: FedAUEstimator().observe(FedAUEstimator().init(3), [3], 0), r"participants\[0\] = 3"),
+        (lambda: FedAUEstimator().observe(FedAUEstimator().init(3), [1, 1], 0), "participants"),
+        (lambda: FedAUEstimator().observe(FedAUEstimator().init(3), [1], 1), "round = 1.*the next is 0"),
+        (lambda: FedAUEstimator().probabilities(FedAUEstimator().init(3), [-1]), r"clients\[0\] = -1"),
+        (lambda: FedAUEstimator().probabilities(BetaFrequency().init(3), [0]), "a state of FedAU"),
         (lambda: EstimatorState.from_arrays({"round": np.array([1])}), "num_clients"),
         (
             lambda: EstimatorState.from_arrays(
@@ -340,7 +342,7 @@ def test_bad_input_names_the_argument(make: Callable[[], object], argument: str)
 
 
 def test_a_refused_round_changes_nothing() -> None:
-    estimator = FedAU()
+    estimator = FedAUEstimator()
     state = estimator.init(3)
     estimator.observe(state, [1], 0)
     before = state.arrays()

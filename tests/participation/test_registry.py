@@ -19,10 +19,10 @@ from fedstale.participation import (
     BetaFrequency,
     Correlated,
     Cyclic,
-    FedAU,
+    FedAUEstimator,
     Forgetting,
     Fraction,
-    Known,
+    KnownProbabilities,
     LeastRecent,
     Markov,
     TimeVarying,
@@ -68,12 +68,12 @@ def test_a_trace_by_name(tmp_path: Path) -> None:
 
 
 def test_estimators_and_selections_by_name() -> None:
-    assert make_estimator("fedau") == FedAU(cutoff=50)
-    assert make_estimator("fedau", cutoff=7) == FedAU(cutoff=7)
-    assert make_estimator("fedau-nocutoff") == FedAU(cutoff=None)
+    assert make_estimator("fedau") == FedAUEstimator(cutoff=50)
+    assert make_estimator("fedau", cutoff=7) == FedAUEstimator(cutoff=7)
+    assert make_estimator("fedau-nocutoff") == FedAUEstimator(cutoff=None)
     assert make_estimator("beta", prior_a=0.5) == BetaFrequency(0.5, 1.0)
     assert make_estimator("forgetting", decay=0.9) == Forgetting(0.9)
-    assert isinstance(make_estimator("known", p=[0.5]), Known)
+    assert isinstance(make_estimator("known", p=[0.5]), KnownProbabilities)
     assert make_selection("all") == All()
     assert make_selection("uniform", m=3) == UniformSample(3)
     assert make_selection("fraction", f=0.5) == Fraction(0.5)

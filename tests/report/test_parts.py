@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedstale import FedAU, FedStale
+from fedstale import FedAUEstimator, FedStale
 from fedstale.beta import Auto
 from fedstale.cli.app import app
 from fedstale.participation import Markov
@@ -102,7 +102,7 @@ RUNS: list[dict[str, Any]] = [
         "replacement": False,
     },
     {"selection": "uniform", "selection_options": {"m": 3}, "memory": "ram:bfloat16", "schedule": "constant"},
-    {"beta": {0: 0.0, 10: 1.0}, "participation": Markov([1.0, 0.5], 0.5), "probabilities": FedAU(9)},
+    {"beta": {0: 0.0, 10: 1.0}, "participation": Markov([1.0, 0.5], 0.5), "probabilities": FedAUEstimator(9)},
     {"task": Quadratic.random(2, 2, 1), "rule": ServerAdam(FedStale(beta=Auto(forget=0.9)), server_lr=1.0)},
 ]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import fedstale as fs
 from fedstale import participation, rules
-from fedstale.rules.server import ServerAdaptive
+from fedstale.rules.server_optimizers import ServerAdaptive
 from tests.everything import everything
 
 N, D, ROUNDS = 6, 50, 24
@@ -26,8 +26,8 @@ RULES: list[fs.Rule] = [
     fs.FedStale(beta="auto"),
     fs.FedStale(beta="auto-per-client"),
     fs.FedStale(beta="theory"),
-    rules.FedAUAvg(cutoff=4),
-    rules.FedAUAvg(cutoff=None),
+    rules.FedAU(cutoff=4),
+    rules.FedAU(cutoff=None),
     rules.MIFA(),
     rules.WaitingMIFA(),
     rules.FedLaAvg(),
@@ -67,7 +67,7 @@ def history(t: int, dtype: Any = np.float32) -> fs.Round:
     who = np.flatnonzero(rng.random(N) < p)
     who = who[:0] if t == 5 else who[who != 5] if t < 10 else who
     updates, again = rng.normal(size=(2, len(who), D)).astype(dtype) + dtype(1)
-    return fs.Round(t, who, updates, probabilities=p[who], steps=1 + who % 3, lr=0.1, again=again)
+    return fs.Round(t, who, updates, probabilities=p[who], steps=1 + who % 3, lr=0.1, second_pass=again)
 
 
 def advance(rule: fs.Rule, state: fs.State, first: int, last: int) -> list[NDArray[Any]]:
@@ -115,9 +115,9 @@ def test_going_on_after_a_save_and_coming_back_to_it(rule: fs.Rule, memory: str,
 
 
 ESTIMATORS: list[participation.Estimator] = [
-    participation.Known(0.5),
-    participation.FedAU(cutoff=3),
-    participation.FedAU(cutoff=None),
+    participation.KnownProbabilities(0.5),
+    participation.FedAUEstimator(cutoff=3),
+    participation.FedAUEstimator(cutoff=None),
     participation.BetaFrequency(),
     participation.Forgetting(decay=0.9),
 ]
@@ -165,7 +165,7 @@ def test_a_refused_round_changes_nothing(rule: fs.Rule) -> None:
         updates = np.ones((3, D), np.float32)
         updates[1, D - 1] = bad
         with pytest.raises(fs.InvalidInput, match=r"client 4.*finite"):
-            rule.step(state, fs.Round(8, [0, 4, 2], updates, probabilities=0.5, lr=0.1, steps=5, again=updates))
+            rule.step(state, fs.Round(8, [0, 4, 2], updates, probabilities=0.5, lr=0.1, steps=5, second_pass=updates))
     assert everything(state) == before
 
 
@@ -174,8 +174,10 @@ def test_empty_rounds_and_unseen_clients(rule: fs.Rule) -> None:
     state = rule.init(fs.Federation(N, D), model=np.zeros(D))
     assert rule.step(state, fs.Round(0, [], np.empty((0, D)))) == pytest.approx(np.zeros(D))
     more: dict[str, Any] = {"lr": 0.1, "steps": 5}
-    rule.step(state, fs.Round(1, [3], np.ones((1, D)), probabilities=0.5, again=np.ones((1, D)), **more))
-    rule.step(state, fs.Round(5, [5, 3], np.ones((2, D)), probabilities=[0.1, 0.5], again=np.ones((2, D)), **more))
+    rule.step(state, fs.Round(1, [3], np.ones((1, D)), probabilities=0.5, second_pass=np.ones((1, D)), **more))
+    rule.step(
+        state, fs.Round(5, [5, 3], np.ones((2, D)), probabilities=[0.1, 0.5], second_pass=np.ones((2, D)), **more)
+    )
     assert np.isfinite(np.asarray(rule.combine(state, fs.Round(6, [], [])))).all()
     assert list(state.last_seen) == [-1, -1, -1, 5, -1, 5]
 
@@ -184,10 +186,10 @@ def test_empty_rounds_and_unseen_clients(rule: fs.Rule) -> None:
 def test_one_client_alone(rule: fs.Rule) -> None:
     state = rule.init(fs.Federation(1, 1))
     update = np.array([[3.0]])
-    told = fs.Round(0, [0], update, probabilities=1.0, lr=0.1, steps=5, again=update)
+    told = fs.Round(0, [0], update, probabilities=1.0, lr=0.1, steps=5, second_pass=update)
     first = rule.combine(state, told)
     if isinstance(rule, ServerAdaptive):
-        m, v = (1 - rule.beta1) * 3.0, rule.second(np.array([1e-6]), np.array([9.0]))
+        m, v = (1 - rule.beta1) * 3.0, rule.second_moment(np.array([1e-6]), np.array([9.0]))
         assert first == pytest.approx(m / (np.sqrt(v) + 1e-3))
     else:
         assert first == pytest.approx([FIRST_STEP.get(rule.name, 3.0)])

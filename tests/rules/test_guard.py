@@ -149,7 +149,7 @@ def test_bounds_wrap_every_rule_and_leave_its_state_alone() -> None:
         (lambda: rules.Guarded(rules.Guarded(fs.FedStale())), "not guarded already"),
         (lambda: rules.Guarded(rules.Scaffold(), clip_norm=1.0), "clipping destroys"),
         (lambda: rules.Guarded(rules.ServerAdam(rules.SVRG()), clip_norm=1.0), "clipping destroys"),
-        (lambda: rules.Guarded(rules.FedAUAvg(), max_weight=5.0), "its cutoff is the cap"),
+        (lambda: rules.Guarded(rules.FedAU(), max_weight=5.0), "its cutoff is the cap"),
         (lambda: FedStale(clip_norm=-1.0), "clip_norm = -1.0"),
         (lambda: FedStale(max_weight=0.1), "max_weight = 0.1"),
         (lambda: make_settings(clip_norm=0.0), "clip_norm = 0.0"),

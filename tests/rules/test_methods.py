@@ -11,7 +11,7 @@ import pytest
 
 import fedstale as fs
 from fedstale import rules
-from fedstale.participation import Bernoulli, Known, Participation
+from fedstale.participation import Bernoulli, KnownProbabilities, Participation
 from fedstale.rules import OutsideCoverage, coverage
 from fedstale.simulation import Simulation, build, make_settings, simulate
 from fedstale.simulation.trainers import QuadraticTrainer
@@ -39,7 +39,7 @@ def excess(rule: fs.Rule, p: Any = 1.0, rounds: int = 400, lr: float = 0.1) -> f
         trainer=QuadraticTrainer(problem, lr, 5),
         rule=rule,
         participation=Participation(Bernoulli(p)),
-        estimator=Known(p),
+        estimator=KnownProbabilities(p),
         federation=fs.Federation(N, D),
         rounds=rounds,
         memory="ram:float64",
@@ -175,7 +175,7 @@ def test_server_memory(name: str, vectors: float) -> None:
     state = rule.init(fs.Federation(8, d), memory="ram:float64", model=np.zeros(d))
     updates = np.random.default_rng(0).normal(size=(8, d))
     for t in range(2):
-        rule.step(state, fs.Round(t, np.arange(8), updates, probabilities=0.5, steps=5, lr=0.1, again=updates))
+        rule.step(state, fs.Round(t, np.arange(8), updates, probabilities=0.5, steps=5, lr=0.1, second_pass=updates))
     assert rule.server_bytes(state) == pytest.approx(vectors * d * 8, abs=300)
     assert (rule.client_memory == 1) == (name in ("fedlaavg", "scaffold", "feddyn"))
 
@@ -238,7 +238,7 @@ def test_a_biased_method_says_so_once() -> None:
         (lambda: _told(lr=None), "lr = None: this rule divides by"),
         (lambda: _told(steps=None), "steps = None: this rule divides by"),
         (lambda: _told(steps=[0, 1]), "must be positive"),
-        (lambda: _told("I"), "again = None: this rule needs"),
+        (lambda: _told("I"), "second_pass = None: this rule needs"),
     ],
 )
 def test_messages(call: Any, message: str) -> None:
@@ -252,7 +252,7 @@ def _told(option: Any = "II", lr: float | None = 0.1, steps: Any = 5) -> None:
 
 
 def test_clients_that_join_have_no_past_in_fedau() -> None:
-    rule = rules.FedAUAvg(cutoff=None)
+    rule = rules.FedAU(cutoff=None)
     state = rule.init(fs.Federation(1, 1))
     for t in range(10):
         rule.combine(state, fs.Round(t, [0], [[1.0]]))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import fedstale as fs
 from fedstale import rules
-from fedstale.participation import Bernoulli, Known, Participation
+from fedstale.participation import Bernoulli, KnownProbabilities, Participation
 from fedstale.randomness import generator
 from fedstale.simulation import Simulation
 from fedstale.simulation.trainers import QuadraticTrainer
@@ -305,7 +305,7 @@ def test_against_the_formula(rule: fs.Rule, reference: Reference) -> None:
         trainer=QuadraticTrainer(problem, LR, K),
         rule=rule,
         participation=Participation(Bernoulli(P)),
-        estimator=Known(P),
+        estimator=KnownProbabilities(P),
         federation=fs.Federation(N, D, weights=ALPHA),
         rounds=ROUNDS,
         seed=4,  # nobody comes in some rounds, also between two anchors of SARAH and SPIDER

@@ -83,7 +83,7 @@ def test_two_trainings_of_a_round_use_the_same_batches(engine: str) -> None:
     simulation.run(3)
     everyone, trainer = np.arange(6), simulation.trainer
     told = simulation._train(3, everyone, np.ones(6))
-    again = np.array(told.again)
+    again = np.array(told.second_pass)
     anchor = simulation.state.own(AnchorState).model
     assert anchor is not None
     assert np.array_equal(anchor, build(chosen).model)
@@ -132,7 +132,7 @@ def test_who_changes_the_clients_says_so(name: str) -> None:
     simulation = build(make_settings(task="quadratic", **SMALL | {"p_min": 1.0}, rule=name))
     simulation.run(3)
     rule, state, everyone = simulation.rule, simulation.state, np.arange(6)
-    local, again = rule.local(state, everyone), rule.again(state, everyone)
+    local, again = rule.local(state, everyone), rule.second_pass(state, everyone)
     asked = again is not None or (local is not None and (local.linear is not None or local.prox > 0))
     assert rule.changes_clients == asked
 

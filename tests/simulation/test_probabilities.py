@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedstale.participation import (
     Bernoulli,
     Cyclic,
-    Known,
+    KnownProbabilities,
     Markov,
     Participation,
     Process,
@@ -133,7 +133,7 @@ def schedule(t: int) -> list[float]:
     ids=lambda value: type(value).__name__,
 )
 def test_what_a_server_knows_of_each_process(process: Process, known: list[list[float]]) -> None:
-    estimator = Known.of(Participation(process))
+    estimator = KnownProbabilities.of(Participation(process))
     state = estimator.init(2)
     for t, p in enumerate(known):
         np.testing.assert_allclose(estimator.probabilities(state, [0, 1]), p)
@@ -141,7 +141,9 @@ def test_what_a_server_knows_of_each_process(process: Process, known: list[list[
 
 
 def test_the_selection_of_the_round_is_in_it() -> None:
-    estimator = Known.of(Participation(TimeVarying.table([0, 1], [[1.0, 1.0], [0.5, 1.0]]), UniformSample(1)))
+    estimator = KnownProbabilities.of(
+        Participation(TimeVarying.table([0, 1], [[1.0, 1.0], [0.5, 1.0]]), UniformSample(1))
+    )
     state = estimator.init(2)
     np.testing.assert_allclose(estimator.probabilities(state, [0, 1]), [0.5, 0.5])
     estimator.observe(state, [0], 0)

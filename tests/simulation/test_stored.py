@@ -21,8 +21,8 @@ from fedstale.participation import (
     BetaFrequency,
     Correlated,
     Cyclic,
-    FedAU,
-    Known,
+    FedAUEstimator,
+    KnownProbabilities,
     LeastRecent,
     Markov,
     Participation,
@@ -101,7 +101,7 @@ def test_a_rule_goes_on_as_it_began(rule: fs.Rule, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda one: type(getattr(one, "availability", one)).__name__)
 def test_who_comes_goes_on_as_it_began(process: Any, tmp_path: Path) -> None:
-    given = {"rule": "fedstale", "participation": process, "probabilities": FedAU(9)}
+    given = {"rule": "fedstale", "participation": process, "probabilities": FedAUEstimator(9)}
     whole = fs.simulate(**SMALL, **given)
     run = cut(tmp_path, **given)
     result = CliRunner().invoke(app, ["resume", run, "--store", str(tmp_path), "--json"])
@@ -133,7 +133,7 @@ def test_toml_keeps_nested_configs(tmp_path: Path) -> None:
         task=Quadratic.random(3, 2, 9),
         rule=Guarded(ServerAdam(fs.FedStale(beta=Auto(forget=0.9)), server_lr=1.0), clip_norm=2.0),
         participation=Participation(Markov(P, [0.1, 0.2, 0.3]), UniformSample(2)),
-        probabilities=Known(P),
+        probabilities=KnownProbabilities(P),
         rounds=9,
     )
     (tmp_path / "run.toml").write_text(to_toml(chosen), encoding="utf-8")
@@ -221,7 +221,7 @@ def test_an_object_that_contradicts_the_record_is_refused(tmp_path: Path) -> Non
         ({"rule": fs.FedStale(beta=0.3)}, "the run was made with FedStale β=0.5"),
         ({"participation": Markov(P, 0.5)}, "the run was made with Participation"),
         ({"task": Quadratic.random(3, 10, 6)}, "the run was made with Quadratic"),
-        ({"probabilities": FedAU()}, "the run was made with Known"),
+        ({"probabilities": FedAUEstimator()}, "the run was made with KnownProbabilities"),
     ):
         with pytest.raises(InvalidInput, match=message):
             fs.resume(run, store=tmp_path, **wrong)

@@ -13,7 +13,7 @@ from torch import nn
 from fedstale import rules
 from fedstale.beta import Auto
 from fedstale.checks import InvalidInput
-from fedstale.participation import FedAU, Markov
+from fedstale.participation import FedAUEstimator, Markov
 from fedstale.simulation import Settings, build, make_settings
 from fedstale.store import Store
 from fedstale.sweeps import plan, run_batch, sweep
@@ -171,7 +171,7 @@ def test_a_setting_that_is_not_understood_goes_to_the_ordinary_loop() -> None:
         {"beta": {0: 0, 10: 1}},
         {"beta": Auto(forget=0.9)},
         {"participation": Markov([1.0, 0.5], 0.5)},
-        {"probabilities": FedAU(9)},
+        {"probabilities": FedAUEstimator(9)},
         {"rule": rules.Guarded(rules.FedStale(), clip_norm=1.0)},
         {"rule": rules.ServerAdam(server_lr=1.0)},
     ],
@@ -184,7 +184,7 @@ def test_what_a_name_does_not_say_goes_to_the_ordinary_loop(given: dict[str, obj
 
 
 def test_objects_that_names_say_run_in_lock_step() -> None:
-    assert eligible(make_settings(rule=rules.FedStale(beta=0.5), probabilities=FedAU()))
+    assert eligible(make_settings(rule=rules.FedStale(beta=0.5), probabilities=FedAUEstimator()))
 
 
 def test_a_sweep_refuses_what_cannot_be_written(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ CLASSES: dict[str, type[Any]] = {
         betas.Constant,
         betas.Schedule,
         *betas.NAMES.values(),
-        who.Known,
-        who.FedAU,
+        who.KnownProbabilities,
+        who.FedAUEstimator,
         who.BetaFrequency,
         who.Forgetting,
         who.Bernoulli,
@@ -158,7 +158,7 @@ def _init(value: Any) -> list[Field[Any]]:
 def written_fields(value: Any) -> dict[str, Config]:
     """The fields of a dataclass as a config; None where it is the default stays out."""
     pairs = ((field, getattr(value, field.name)) for field in _init(value))
-    return {field.name: to_config(one) for field, one in pairs if one is not None or field.default is not None}
+    return {field.name: to_config(inner) for field, inner in pairs if inner is not None or field.default is not None}
 
 
 def _named(value: Any) -> dict[str, Config]:
@@ -187,18 +187,18 @@ def _own_rule(rule: rules.Rule) -> str:
     return f"{rule.name}({options})" if options else rule.name
 
 
-def agree(one: Config, other: Config) -> bool:
+def agree(recorded: Config, given: Config) -> bool:
     """Whether two configs are of the same object, as far as they say: what was not written by its name and values."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if NOT_WRITTEN in one and NOT_WRITTEN in other:
-            names = [str(named[NOT_WRITTEN]) for named in (one, other)]
+    if isinstance(recorded, Mapping) and isinstance(given, Mapping):
+        if NOT_WRITTEN in recorded and NOT_WRITTEN in given:
+            names = [str(named[NOT_WRITTEN]) for named in (recorded, given)]
             if any(name.startswith("__main__.") for name in names):  # the script that is now imported, or the reverse
                 names = [name.rpartition(".")[2] for name in names]
-            return names[0] == names[1] and agree(one.get("values"), other.get("values"))
-        return one.keys() == other.keys() and all(agree(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(agree, one, other))
-    return bool(one == other)
+            return names[0] == names[1] and agree(recorded.get("values"), given.get("values"))
+        return recorded.keys() == given.keys() and all(agree(recorded[key], given[key]) for key in recorded)
+    if isinstance(recorded, list) and isinstance(given, list):
+        return len(recorded) == len(given) and all(map(agree, recorded, given))
+    return bool(recorded == given)
 
 
 def _made(config: Config, argument: str, depth: int) -> Any:

@@ -38,30 +38,30 @@ def short_rule(rule: rules.Rule) -> dict[str, Config]:
     settings cannot say (a rule that is guarded twice, a server Adam with η_s = 1) is one config, as `rule`.
     """
     config = to_config(rule)
-    base, around = rule, list[rules.Guarded | rules.ServerOptimizer]()
+    base, wrappers = rule, list[rules.Guarded | rules.ServerOptimizer]()
     while isinstance(base, (rules.Guarded, rules.ServerOptimizer)):
-        around.append(base)
+        wrappers.append(base)
         base = base.rule
-    guards = [one for one in around if isinstance(one, rules.Guarded)]
-    optimizers = [one for one in around if isinstance(one, rules.ServerOptimizer)]
-    outer: rules.Rule = optimizers[0] if optimizers else base
-    usual_lr = next((field.default for field in fields(outer) if field.name == "server_lr"), 1.0)
-    if not whole(config) or max(len(guards), len(optimizers)) > 1 or (outer.server_lr == 1.0 and usual_lr != 1.0):
+    guards = [outer for outer in wrappers if isinstance(outer, rules.Guarded)]
+    optimizers = [outer for outer in wrappers if isinstance(outer, rules.ServerOptimizer)]
+    outermost: rules.Rule = optimizers[0] if optimizers else base
+    usual_lr = next((field.default for field in fields(outermost) if field.name == "server_lr"), 1.0)
+    if not whole(config) or max(len(guards), len(optimizers)) > 1 or (outermost.server_lr == 1.0 and usual_lr != 1.0):
         return {"rule": config}
     options: dict[str, Config] = {}
-    for one in (base, *optimizers):
-        for field in fields(one):
-            value = getattr(one, field.name)
+    for part in (base, *optimizers):
+        for field in fields(part):
+            value = getattr(part, field.name)
             if field.name not in ("rule", "server_lr") and (value != field.default or field.name == "seed"):
                 options[field.name] = to_config(value)
-    short: dict[str, Config] = {"rule": outer.name, "rule_options": options}
+    short: dict[str, Config] = {"rule": outermost.name, "rule_options": options}
     options.pop("beta", None)
     if isinstance(base, rules.FedStale):
         beta = short_beta(base.beta)
         if type(base) is rules.FedStale or beta != type(base).beta:  # U-FedVARP with β = 1 goes without saying
             short["beta"] = beta
-    if outer.server_lr != usual_lr:
-        short["server_lr"] = outer.server_lr
+    if outermost.server_lr != usual_lr:
+        short["server_lr"] = outermost.server_lr
     bounds = {name: getattr(guard, name) for guard in guards for name in ("clip_norm", "max_weight")}
     return short | {name: value for name, value in bounds.items() if value is not None}
 

@@ -200,7 +200,7 @@ class Aggregator:
     def _row_buffers(self, count: int) -> Sequence[NDArray[Any]]:
         """Return rows to compute updates in: the memory's own spare ones where it keeps such rows."""
         memory = next(iter(self.state.of_rule.memories().values()), None)
-        borrowed = memory.lend(count, self.layout.dtype) if isinstance(memory, Memory) else None
+        borrowed = memory.borrow_rows(count, self.layout.dtype) if isinstance(memory, Memory) else None
         if borrowed is not None:
             return borrowed
         if len(self._rows) < count:
@@ -280,5 +280,5 @@ class Aggregator:
 
 def refuse_local_work(rule: Rule, state: State, clients: Ints) -> None:
     """Refuse a rule that wants its clients to train otherwise than they do for FedAvg."""
-    if rule.local(state, clients) is not None or rule.again(state, clients) is not None:
+    if rule.local(state, clients) is not None or rule.second_pass(state, clients) is not None:
         raise fail("rule", rule.name, "it changes the local training of the clients, which Flower's clients do not do")

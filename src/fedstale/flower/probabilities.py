@@ -13,7 +13,7 @@ import numpy as np
 
 from ..checks import Float, fail, number, probability, unknown
 from ..federation import Ints
-from ..participation import ESTIMATORS, Estimator, EstimatorState, Known, make_estimator
+from ..participation import ESTIMATORS, Estimator, EstimatorState, KnownProbabilities, make_estimator
 
 ProbabilitySpec = str | float | Mapping[Any, float] | Estimator
 
@@ -34,7 +34,7 @@ class Probabilities:
         if isinstance(spec, Mapping):
             self.known = {str(key): probability(f"probabilities[{key!r}]", value) for key, value in spec.items()}
         elif isinstance(spec, Estimator):
-            if isinstance(spec, Known) and (callable(spec.p) or np.ndim(spec.p)):
+            if isinstance(spec, KnownProbabilities) and (callable(spec.p) or np.ndim(spec.p)):
                 raise fail("probabilities", spec, "clients have no order here: give a mapping {identity: p}")
             self.estimator = spec
         elif isinstance(spec, str):
@@ -44,7 +44,7 @@ class Probabilities:
                 raise unknown("probabilities", spec, [*ESTIMATORS, "a number", "a mapping {identity: p}"])
             self.estimator = make_estimator(spec)
         else:
-            self.estimator = Known(number("probabilities", spec, 0.0, 1.0, open_low=True))
+            self.estimator = KnownProbabilities(number("probabilities", spec, 0.0, 1.0, open_low=True))
 
     def start(self, num_clients: int) -> EstimatorState | None:
         """Return what an estimator remembers before the first round."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checks import fail
-from .base import Prepared, StaleMemory
+from .base import PreparedExchange, StaleMemory
 from .clustered import Clustered
 from .compact import Compact
 from .lowrank import LowRank
 from .precision import PRECISIONS, Precision, precision
-from .store import Memory, Swap
+from .store import Memory
 
 __all__ = [
     "PRECISIONS",
@@ -18,9 +18,8 @@ __all__ = [
     "LowRank",
     "Memory",
     "Precision",
-    "Prepared",
+    "PreparedExchange",
     "StaleMemory",
-    "Swap",
     "approximate",
     "make",
     "moved",

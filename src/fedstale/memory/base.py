@@ -20,8 +20,8 @@ from . import kernel
 from .precision import Precision
 
 
-class Prepared(ABC):
-    """A prepared replacement: the sums of the round, and `commit` to make the new rows current."""
+class PreparedExchange(ABC):
+    """Fresh rows that are ready to replace stale ones: the sums of the round, and `commit` to make the rows current."""
 
     sums: kernel.Sums
 
@@ -84,8 +84,8 @@ class StaleMemory(ABC):
         """Return the clients' h_i as float64, shape (n, d); zeros for a client never seen."""
 
     @abstractmethod
-    def swap(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> Prepared:
-        """Mix the round's rows and prepare the replacement h_i ← Δ_i; `Prepared.commit` makes it happen.
+    def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
+        """Mix the round's rows and prepare the replacement h_i ← Δ_i; `PreparedExchange.commit` makes it happen.
 
         Parameters
         ----------
@@ -100,11 +100,11 @@ class StaleMemory(ABC):
         ids = client_ids("clients", clients, self.num_clients)
         rows = as_rows(updates, len(ids), self.num_params)
         weights = vector("masses", masses, len(ids))
-        one = np.ones(len(ids))
-        swap = self.swap(ids, rows, kernel.Mix(one, one, 0.0, weights))
-        if not np.isfinite(swap.sums.mix).all():
+        ones = np.ones(len(ids))
+        exchange = self.prepare_exchange(ids, rows, kernel.Mix(ones, ones, 0.0, weights))
+        if not np.isfinite(exchange.sums.mix).all():
             raise fail("updates", "non-finite numbers", "every update must be finite")
-        swap.commit()
+        exchange.commit()
 
     @abstractmethod
     def grow(self, num_clients: int) -> None:

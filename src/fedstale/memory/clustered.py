@@ -67,9 +67,9 @@ class Clustered(Compact):
 
     def take(self, clients: Ints, fresh: Sequence[NDArray[Any]], masses: Float) -> None:
         """y_c ← mean of the round's updates of cluster c."""
-        touched, place = np.unique(self.clusters[clients], return_inverse=True)
+        touched, cluster = np.unique(self.clusters[clients], return_inverse=True)
         share = np.zeros((len(touched), len(clients)))
-        share[place, np.arange(len(clients))] = 1.0
+        share[cluster, np.arange(len(clients))] = 1.0
         share /= share.sum(axis=1, keepdims=True)
         means = np.empty((len(touched), self.num_params), dtype=self.precision.dtype)
         for columns in self._columns():

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..checks import Float, InvalidInput, client_ids, fail, positive_int
 from ..federation import Ints
 from . import kernel
-from .base import Prepared, StaleMemory
+from .base import PreparedExchange, StaleMemory
 from .precision import Precision
 
 MOST_VECTORS = 100_000
@@ -49,8 +49,8 @@ class Compact(StaleMemory):
         """Return the clients' h_i as float64; zeros for a client never seen."""
         return self.stale(client_ids("clients", clients, self.num_clients), slice(0, self.num_params))
 
-    def swap(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> Prepared:
-        """Mix fresh updates and stored ones; see `StaleMemory.swap`."""
+    def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
+        """Mix fresh updates and stored ones."""
         count = len(fresh)
         sums = kernel.Sums(mix.total * self.total, self.total, np.zeros(count), np.zeros(count))
         for columns in self._columns():
@@ -59,7 +59,7 @@ class Compact(StaleMemory):
             if mix.statistics:
                 sums.inner += np.einsum("ij,ij->i", u, h)
                 sums.stale_sq += np.einsum("ij,ij->i", h, h)
-        return _Pending(self, clients, fresh, mix.masses, sums)
+        return _CompactExchange(self, clients, fresh, mix.masses, sums)
 
     def _columns(self) -> list[slice]:
         step = kernel.COLUMNS
@@ -94,7 +94,7 @@ class Compact(StaleMemory):
         """Everything that is kept, by name."""
 
 
-class _Pending(Prepared):
+class _CompactExchange(PreparedExchange):
     def __init__(
         self, memory: Compact, clients: Ints, fresh: Sequence[NDArray[Any]], masses: Float, sums: kernel.Sums
     ) -> None:
@@ -107,7 +107,7 @@ class _Pending(Prepared):
 
     def commit(self) -> None:
         if self._memory.version != self._version:
-            raise InvalidInput("the memory changed after this swap was prepared")
+            raise InvalidInput("the memory changed after this exchange was prepared")
         self._memory.take(self._clients, self._fresh, self._masses)
         self._memory.version += 1
 

@@ -93,15 +93,15 @@ def exchange(
 
     `stale[i]` is None for a client never seen before (h_i = 0). `target` never overlaps `stale`, and `total`
     is not touched: until the caller makes the result current, nothing has happened. A fresh row that was
-    computed in its target (`Memory.lend`) is not copied.
+    computed in its target (`Memory.borrow_rows`) is not copied.
     """
     count, length = len(fresh), len(total)
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
     np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
     exact = all(precision.keeps(row.dtype) for row in fresh)
-    store = np.copyto if exact else lambda place, row: precision.store(row, place)
-    there = [row.ctypes.data == place.ctypes.data for row, place in zip(fresh, target, strict=True)]
+    store = np.copyto if exact else lambda slot, row: precision.store(row, slot)
+    stored = [row.ctypes.data == slot.ctypes.data for row, slot in zip(fresh, target, strict=True)]
     u_weights, h_weights = np.stack([mix.fresh, mix.masses]), np.stack([mix.stale, old_masses])
     u_buffer, h_buffer = np.empty((ROWS, COLUMNS)), np.empty((ROWS, COLUMNS))
     for some, columns in blocks(count, length):
@@ -114,7 +114,7 @@ def exchange(
                 h[k] = 0.0
             else:
                 precision.load(old[columns], h[k])
-            if not there[i]:
+            if not stored[i]:
                 store(target[i][columns], row)
         moved = _sums(u_weights[:, some], u)
         if mix.statistics:

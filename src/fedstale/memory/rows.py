@@ -70,10 +70,10 @@ class RamRows:
 
     def row(self, slot: int) -> NDArray[Any]:
         """Return the slot's storage."""
-        block, place = divmod(slot, self._shape[0])
+        block, row = divmod(slot, self._shape[0])
         while len(self._blocks) <= block:
             self._blocks.append(np.empty(self._shape, dtype=self._dtype))
-        result: NDArray[Any] = self._blocks[block][place]
+        result: NDArray[Any] = self._blocks[block][row]
         return result
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from ..checks import Float, InvalidInput, client_ids
 from ..durable import FileTrouble, checksum
 from ..federation import Ints
 from . import kernel
-from .base import Prepared, StaleMemory
+from .base import PreparedExchange, StaleMemory
 from .precision import Precision
 from .rows import FileRows, Mode, RamRows, RowStore
 
@@ -62,7 +62,7 @@ class Memory(StaleMemory):
             self._rows = FileRows(file, num_params, precision, run, mode)
         self._free: list[int] = []
         self._end = 0
-        self._lent: dict[int, int] = {}  # spare slots that somebody may be writing to, by address
+        self._borrowed: dict[int, int] = {}  # spare slots that somebody may be writing to, by address
         self._version = 0
         self._unsaved: set[int] = set()  # clients whose row changed since the last checkpoint
         self._kept: set[int] = set()  # slots of the last checkpoint: not to be overwritten before the next
@@ -86,8 +86,8 @@ class Memory(StaleMemory):
                 self.precision.load(self._rows.row(int(self.slots[client])), result[k])
         return result
 
-    def swap(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> Swap:
-        """Mix the round's rows in one pass and write the new ones beside the old; see `StaleMemory.swap`."""
+    def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
+        """Mix the round's rows in one pass and write the new ones to spare slots."""
         self._rows.check()
         slots = [int(slot) for slot in self.slots[clients]]
         target = self._targets(fresh)
@@ -101,21 +101,21 @@ class Memory(StaleMemory):
             total=self.total,
             out=self._next_total,
         )
-        return Swap(self, clients, target, mix.masses, sums)
+        return _RowExchange(self, clients, target, mix.masses, sums)
 
-    def lend(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
-        """Return room for `count` updates that the next `swap` keeps where they are, without a copy.
+    def borrow_rows(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
+        """Return room for `count` updates that the next `prepare_exchange` keeps where they are, without a copy.
 
-        Any of them may be left unused; they are good until the next `swap` or `lend` and must not be held on to
-        (a view keeps a file mapped). None if rows are stored in another dtype.
+        Any of them may be left unused. They are valid until the next `prepare_exchange` or `borrow_rows` and must not
+        be kept (a view keeps a file mapped). None if rows are stored in another dtype.
         """
-        self._lent = {}
+        self._borrowed = {}
         if not self.precision.keeps(dtype) or self.precision.dtype != dtype:
             return None
         self._rows.check()
         slots = self._spare(count)
         rows = [self._rows.row(slot) for slot in slots]
-        self._lent = {row.ctypes.data: slot for row, slot in zip(rows, slots, strict=True)}
+        self._borrowed = {row.ctypes.data: slot for row, slot in zip(rows, slots, strict=True)}
         return rows
 
     def _spare(self, count: int) -> list[int]:
@@ -123,17 +123,17 @@ class Memory(StaleMemory):
         return reused + list(range(self._end, self._end + count - len(reused)))
 
     def _targets(self, fresh: Sequence[NDArray[Any]]) -> list[int]:
-        """Slots for new rows: the one that a row was computed in, or a spare one that nobody was lent."""
-        if not self._lent:
+        """Slots for new rows: the one that a row was computed in, or a spare one that nobody has borrowed."""
+        if not self._borrowed:
             return self._spare(len(fresh))
-        lent = set(self._lent.values())
-        others = (slot for slot in self._spare(len(fresh) + len(lent)) if slot not in lent)
-        slots = (self._lent.get(row.ctypes.data) for row in fresh)
+        borrowed = set(self._borrowed.values())
+        others = (slot for slot in self._spare(len(fresh) + len(borrowed)) if slot not in borrowed)
+        slots = (self._borrowed.get(row.ctypes.data) for row in fresh)
         return [next(others) if slot is None else slot for slot in slots]
 
     def _move(self, clients: Ints, target: list[int], masses: Float) -> None:
         """Give the clients the slots that `_spare` named, and take back those they had."""
-        if self._lent:
+        if self._borrowed:
             self._take(target)
         else:
             reused = sum(slot < self._end for slot in target)
@@ -157,7 +157,7 @@ class Memory(StaleMemory):
         spare = [*self._free, *range(self._end, end)]
         self._free = [slot for slot in spare if slot not in taken]
         self._end = end
-        self._lent = {place: slot for place, slot in self._lent.items() if slot not in taken}
+        self._borrowed = {address: slot for address, slot in self._borrowed.items() if slot not in taken}
 
     def exact_total(self) -> Float:
         """Σ a_i h_i recomputed from the rows, exact to one rounding; O(N·d)."""
@@ -180,7 +180,7 @@ class Memory(StaleMemory):
         if self._mirror is not None:
             self._mirror.close()
 
-    def there(self) -> bool:
+    def intact(self) -> bool:
         """Whether the rows on disk are still those of this memory."""
         try:
             self._rows.check()
@@ -214,7 +214,7 @@ class Memory(StaleMemory):
         }
 
     def _table_of_mirror(self, path: Path) -> dict[str, NDArray[Any]]:
-        if self._mirror is None or self._mirror.file != path or not self._mirror.there():
+        if self._mirror is None or self._mirror.file != path or not self._mirror.intact():
             if self._mirror is not None:
                 self._mirror.close()
                 if self._mirror.file == path:  # all of it is here: it is made anew
@@ -285,7 +285,7 @@ class Memory(StaleMemory):
             yield int(client), self._rows.row(slot)
 
 
-class Swap(Prepared):
+class _RowExchange(PreparedExchange):
     """A replacement whose new rows lie in spare slots already; `commit` changes the slot table."""
 
     def __init__(self, memory: Memory, clients: Ints, target: list[int], masses: Float, sums: kernel.Sums) -> None:
@@ -304,6 +304,6 @@ class Swap(Prepared):
     def commit(self) -> None:
         """h_i ← Δ_i for i ∈ S: from here on the new rows are the memory."""
         if self._memory._version != self._version:
-            raise InvalidInput("the memory changed after this swap was prepared")
+            raise InvalidInput("the memory changed after this exchange was prepared")
         self._memory._move(self._clients, self._target, self._masses)
         self._memory.total, self._memory._next_total = self.sums.total, self._memory.total

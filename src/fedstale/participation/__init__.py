@@ -1,7 +1,7 @@
 """Who shows up (processes), whom the server asks (selection), what p_i is (estimators): spec §4 and §5."""
 
 from .estimator import Estimator, EstimatorState
-from .estimators import BetaFrequency, FedAU, Forgetting, Known
+from .estimators import BetaFrequency, FedAUEstimator, Forgetting, KnownProbabilities
 from .frequencies import Frequencies, frequencies, wilson
 from .inclusion import averaging_weights
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
@@ -22,11 +22,11 @@ __all__ = [
     "Cyclic",
     "Estimator",
     "EstimatorState",
-    "FedAU",
+    "FedAUEstimator",
     "Forgetting",
     "Fraction",
     "Frequencies",
-    "Known",
+    "KnownProbabilities",
     "LeastRecent",
     "Markov",
     "Participation",

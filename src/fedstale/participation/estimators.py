@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Known(Estimator):
+class KnownProbabilities(Estimator):
     """The p_i are given.
 
     Parameters
@@ -39,9 +39,9 @@ class Known(Estimator):
     def __post_init__(self) -> None:
         if callable(self.p):
             return
-        one = np.ndim(self.p) == 0
-        p = check_probabilities("p", self.p, 1 if one else None)
-        object.__setattr__(self, "p", frozen(p.reshape(()) if one else p))
+        common = np.ndim(self.p) == 0
+        p = check_probabilities("p", self.p, 1 if common else None)
+        object.__setattr__(self, "p", frozen(p.reshape(()) if common else p))
 
     def init(self, num_clients: int) -> EstimatorState:
         """Return an empty state, after checking that there is one p_i per client."""
@@ -51,7 +51,7 @@ class Known(Estimator):
         return super().init(num_clients)
 
     @classmethod
-    def of(cls, participation: Participation) -> Known:
+    def of(cls, participation: Participation) -> KnownProbabilities:
         """Return the p_i of a participation: of the round, p_i(t), where they change with it."""
         return cls(participation.known if participation.varies else participation.known(0))
 
@@ -79,7 +79,7 @@ class Known(Estimator):
 
 
 @dataclass(frozen=True)
-class FedAU(Estimator):
+class FedAUEstimator(Estimator):
     """FedAU (Wang & Ji 2024): 1/p̂_i is the mean of the past intervals between participations, 1 before any.
 
     An interval ends with a participation, or with the cutoff when a client has been absent for so many

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from ..checks import Float, choose, client_count, fail, unknown
 from ..federation import Ints
 from .estimator import Estimator
-from .estimators import BetaFrequency, FedAU, Forgetting, Known
+from .estimators import BetaFrequency, FedAUEstimator, Forgetting, KnownProbabilities
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
 from .selection import All, Fraction, LeastRecent, Selection, UniformSample
 from .trace import Trace
@@ -135,7 +135,7 @@ def _trace(
 
 
 def _fedau_nocutoff() -> Estimator:
-    return FedAU(cutoff=None)
+    return FedAUEstimator(cutoff=None)
 
 
 PROCESSES: dict[str, Callable[..., Process]] = {
@@ -154,8 +154,8 @@ SELECTIONS: dict[str, Callable[..., Selection]] = {
     "least-recent": LeastRecent,
 }
 ESTIMATORS: dict[str, Callable[..., Estimator]] = {
-    "known": Known,
-    "fedau": FedAU,
+    "known": KnownProbabilities,
+    "fedau": FedAUEstimator,
     "fedau-nocutoff": _fedau_nocutoff,
     "beta": BetaFrequency,
     "forgetting": Forgetting,

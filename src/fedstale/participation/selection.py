@@ -31,7 +31,7 @@ class Selection(ABC):
         available
             Sorted indices of the available clients.
         seed, round
-            The place in the run; ties and samples are drawn from it.
+            The round's index; ties and samples are drawn from it.
         last_seen
             Last round in which each client took part, −1 for never, shape (N,): the observed past, for the
             selections that look at it.
@@ -67,8 +67,8 @@ class _Sample(Selection):
         count = int(self.size(len(available)))
         if count == len(available):
             return available
-        places = generator(seed, "selection", round).choice(len(available), count, replace=False, shuffle=False)
-        return np.sort(available[places])
+        positions = generator(seed, "selection", round).choice(len(available), count, replace=False, shuffle=False)
+        return np.sort(available[positions])
 
     def inclusion(self, num_available: ArrayLike) -> Float:
         """Return size / available."""

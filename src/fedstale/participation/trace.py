@@ -151,7 +151,7 @@ class Trace(Process):
 
     def available(self, seed: int, round: int) -> Ints:
         """Return the sorted clients of a round; the seed is ignored."""
-        t = self._place(round)
+        t = self._row(round)
         first, after = np.searchsorted(np.asarray(self.rounds), (t, t + 1))
         return np.array(np.asarray(self.clients)[first:after], dtype=np.int64)
 
@@ -173,14 +173,14 @@ class Trace(Process):
             here = self.probabilities(round)
             size = np.array([max(1, int(here.sum()))], dtype=np.int64)
             return here * asked(size)
-        _, place, sizes = np.unique(np.asarray(self.rounds), return_inverse=True, return_counts=True)
+        _, index, sizes = np.unique(np.asarray(self.rounds), return_inverse=True, return_counts=True)
         if not sizes.size:
             return np.zeros(self.num_clients)
-        share = asked(sizes.astype(np.int64))[place]
+        share = asked(sizes.astype(np.int64))[index]
         total = np.bincount(np.asarray(self.clients), weights=share, minlength=self.num_clients)
         return np.asarray(total / self.num_rounds)
 
-    def _place(self, round: int) -> int:
+    def _row(self, round: int) -> int:
         t = positive_int("round", round, 0)
         if t >= self.num_rounds and not self.repeat:
             raise fail("round", t, f"the trace ends after {self.num_rounds} rounds (repeat=True starts over)")

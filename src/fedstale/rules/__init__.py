@@ -12,7 +12,7 @@ from .anchors import Anchored
 from .averaging import FedAvg, UnbiasedFedAvg
 from .base import Local, Rule
 from .coverage import OutsideCoverage
-from .fedau import FedAUAvg
+from .fedau import FedAU
 from .feddyn import FedDyn
 from .fedlaavg import FedLaAvg
 from .fedprox import FedProx
@@ -21,7 +21,7 @@ from .mifa import MIFA, WaitingMIFA
 from .sarah import SARAH
 from .scaffold import Scaffold
 from .scsg import SCSG
-from .server import OPTIMIZERS, ServerAdagrad, ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from .server_optimizers import OPTIMIZERS, ServerAdagrad, ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
 from .spider import SPIDER
 from .stale import FedStale, FedVARP, UnbiasedFedVARP
 from .svrg import SVRG
@@ -37,7 +37,7 @@ __all__ = [
     "SPIDER",
     "SVRG",
     "Anchored",
-    "FedAUAvg",
+    "FedAU",
     "FedAvg",
     "FedDyn",
     "FedLaAvg",
@@ -67,7 +67,7 @@ _ALL: tuple[type[Rule], ...] = (
     FedVARP,
     UnbiasedFedVARP,
     FedStale,
-    FedAUAvg,
+    FedAU,
     MIFA,
     WaitingMIFA,
     FedLaAvg,

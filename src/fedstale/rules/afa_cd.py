@@ -101,7 +101,7 @@ class AFACD(Rule):
         """Average the arrivals per local step."""
         scale = self._scale(state, round)
         weights = round_weights(round) * scale / self._steps(round)
-        delta = weighted_sum(round.rows, weights, state.federation.num_params)
+        delta = weighted_sum(round.updates, weights, state.federation.num_params)
         refuse_non_finite(round, delta)
         self._arrived(state, round)
         return delta

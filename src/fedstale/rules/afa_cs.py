@@ -38,7 +38,7 @@ class AFACS(AFACD):
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the arrivals' rows and average all."""
         scale = self._scale(state, round)
-        rows = [row / steps for row, steps in zip(round.rows, self._steps(round), strict=True)]
+        rows = [row / steps for row, steps in zip(round.updates, self._steps(round), strict=True)]
         mean = refreshed_mean(state.own(ArrivalMemoryState).stale, state.federation, round, rows)
         self._arrived(state, round)
         return scale * mean

@@ -84,7 +84,7 @@ class Anchored(Rule):
         """Whether an anchor is being computed."""
         return state.own(AnchorState).left == 0
 
-    def again(self, state: State, clients: Ints) -> Local | None:
+    def second_pass(self, state: State, clients: Ints) -> Local | None:
         """Between anchors, the same batches once more from the reference model."""
         if self.anchoring(state):
             return None
@@ -115,7 +115,7 @@ class Anchored(Rule):
         federation, own = state.federation, state.own(AnchorState)
         seen = own.seen
         masses = np.where(seen[round.clients], 0.0, federation.masses(round.clients))
-        total = own.sum + weighted_sum(round.rows, masses, federation.num_params)
+        total = own.sum + weighted_sum(round.updates, masses, federation.num_params)
         refuse_non_finite(round, total)
         own.sum = total
         seen[round.clients] = True
@@ -149,7 +149,7 @@ class Anchored(Rule):
         if not round.size:
             return np.zeros(state.federation.num_params)
         weights = round_weights(round)
-        rows, signed = [*round.rows, *round.again], np.concatenate([weights, -weights])
+        rows, signed = [*round.updates, *round.second_pass], np.concatenate([weights, -weights])
         result = weighted_sum(rows, signed, state.federation.num_params)
         refuse_non_finite(round, result)
         return result

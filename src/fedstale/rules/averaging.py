@@ -35,7 +35,7 @@ class FedAvg(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average those who came; nobody came: stay."""
-        delta = weighted_sum(round.rows, round_weights(round), state.federation.num_params)
+        delta = weighted_sum(round.updates, round_weights(round), state.federation.num_params)
         refuse_non_finite(round, delta)
         return delta
 
@@ -49,6 +49,6 @@ class UnbiasedFedAvg(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Weight who came by how seldom they come."""
-        delta = weighted_sum(round.rows, round.alpha / round.p, state.federation.num_params)
+        delta = weighted_sum(round.updates, round.alpha / round.probabilities, state.federation.num_params)
         refuse_non_finite(round, delta)
         return delta

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, fail, number
-from ..federation import CheckedRound, Federation, Ints, Round, check_round, like
+from ..federation import CheckedRound, Federation, Ints, Round, cast_like, check_round
 from ..rule_state import MemoryState, RuleState
 from ..state import State
 from .coverage import warn_if_uncovered
@@ -69,7 +69,7 @@ class Rule(ABC):
     client_memory: ClassVar[int] = 0
     """Vectors of length d that a client keeps between its participations."""
     changes_clients: ClassVar[bool] = False
-    """Whether clients must train otherwise than for FedAvg (`local`, `again`): a plain client will not do."""
+    """Whether clients must train otherwise than for FedAvg (`local`, `second_pass`): a plain client will not do."""
     caveat: ClassVar[str] = ""
     """What happens when the p_i differ, for a rule whose paper does not cover that or that is biased then."""
 
@@ -108,8 +108,8 @@ class Rule(ABC):
         """How the participants are to train in the coming round; None: plain local SGD."""
         return None
 
-    def again(self, state: State, clients: Ints) -> Local | None:
-        """A second local training of the participants, on the same batches, for `Round.again`; None: there is none."""
+    def second_pass(self, state: State, clients: Ints) -> Local | None:
+        """A second local training of the participants, on the same batches, for `Round.second_pass`; None: none."""
         return None
 
     def selection(self) -> Selection | None:
@@ -139,11 +139,11 @@ class Rule(ABC):
         if round.index < state.round:
             raise fail("index", round.index, f"rounds before {state.round} were applied already")
         checked = check_round(state.federation, round)
-        warn_if_uncovered(self.name, self.caveat, checked.known_p)
+        warn_if_uncovered(self.name, self.caveat, checked.given_probabilities)
         delta = self.update(state, checked)
         state.last_seen[checked.clients] = round.index
         state.round = round.index + 1
-        return like(delta, round.updates)
+        return cast_like(delta, round.updates)
 
     def step(self, state: State, round: Round) -> Any:
         """w_{t+1} = w_t − η_s Δ (Algorithm 1, last line), in place on `state.model`; returns Δ."""
@@ -162,7 +162,7 @@ def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
     """
     if np.isfinite(mix).all():
         return
-    both = [*round.rows, *(round.second or ())]
+    both = [*round.updates, *(round.given_second_pass or ())]
     for client, row in zip([*round.clients] * (len(both) // max(round.size, 1)), both, strict=True):
         bad = np.flatnonzero(~np.isfinite(row))
         if bad.size:

@@ -4,7 +4,7 @@ Wang & Ji, A lightweight method for tackling unknown participation statistics in
 
     Δ = Σ_S α_i ω_i Δ_i,   ω_i = mean of client i's past intervals between participations, 1 before the first has ended
 
-The rule carries the estimator of `fedstale.participation.FedAU` in its state and needs no p_i from anybody.
+The rule carries the estimator of `fedstale.participation.FedAUEstimator` in its state and needs no p_i from anybody.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from ..checks import Float
 from ..federation import CheckedRound, Ints
 from ..memory.kernel import weighted_sum
-from ..participation import FedAU as Estimator
+from ..participation import FedAUEstimator
 from ..participation.estimator import EstimatorState
 from ..rule_state import RuleState, per_client
 from ..state import State
@@ -36,12 +36,12 @@ class IntervalState(RuleState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAUAvg(Rule):
+class FedAU(Rule):
     """Δ = Σ_S α_i ω_i Δ_i. Biased while ω_i is being learned, and with a cutoff ever after.
 
-    For steady participation ω_i tends to (1 − (1−p_i)^cutoff)/p_i (`fedstale.participation.FedAU.limit`): client i
-    counts for a share 1 − (1−p_i)^cutoff of what it should. With the paper's cutoff of 50 that is 0.995 for p = 0.1 and
-    0.395 for p = 0.01; without a cutoff it is 1.
+    For steady participation ω_i tends to (1 − (1−p_i)^cutoff)/p_i (`fedstale.participation.FedAUEstimator.limit`):
+    client i counts for a share 1 − (1−p_i)^cutoff of what it should. With the paper's cutoff of 50 that is 0.995 for
+    p = 0.1 and 0.395 for p = 0.01; without a cutoff it is 1.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class FedAUAvg(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Estimator(self.cutoff)
+        FedAUEstimator(self.cutoff)
 
     def start(self, state: State) -> RuleState:
         """No interval has ended."""
@@ -65,9 +65,9 @@ class FedAUAvg(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Weigh who came by the length of their past absences, then count this round."""
-        estimator, intervals = Estimator(self.cutoff), self._intervals(state, round.index)
+        estimator, intervals = FedAUEstimator(self.cutoff), self._intervals(state, round.index)
         weights = round.alpha / estimator.probabilities(intervals, round.clients)
-        delta = weighted_sum(round.rows, weights, state.federation.num_params)
+        delta = weighted_sum(round.updates, weights, state.federation.num_params)
         refuse_non_finite(round, delta)
         estimator.observe(intervals, round.clients, round.index)
         own, now = state.own(IntervalState), intervals.columns

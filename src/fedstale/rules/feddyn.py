@@ -65,10 +65,10 @@ class FedDyn(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average the models, then correct them by h."""
-        mean = weighted_sum(round.rows, round_weights(round), state.federation.num_params)
+        mean = weighted_sum(round.updates, round_weights(round), state.federation.num_params)
         refuse_non_finite(round, mean)
         dual = state.own(DynState).dual
         if round.size:
-            renewed = dual.rows(round.clients) + self.a * np.stack(round.rows).astype(np.float64)
+            renewed = dual.rows(round.clients) + self.a * np.stack(round.updates).astype(np.float64)
             dual.replace(round.clients, renewed, state.federation.masses(round.clients))
         return mean + dual.total / (state.federation.total_mass * self.a)

@@ -61,4 +61,4 @@ class FedLaAvg(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Add what changed at the participants."""
-        return refreshed_mean(state.own(LastState).last, state.federation, round, round.rows)
+        return refreshed_mean(state.own(LastState).last, state.federation, round, round.updates)

@@ -28,11 +28,10 @@ from ..federation import CheckedRound
 from ..memory.kernel import squares
 from ..state import State
 from .anchors import Anchored
-from .around import Around
 from .base import Rule
-from .fedau import FedAUAvg
+from .fedau import FedAU
 from .scaffold import Scaffold
-from .server import ServerOptimizer
+from .wrapped import WrappedRule
 
 
 def clip_factors(rows: Sequence[NDArray[Any]], clip_norm: float) -> Float:
@@ -56,7 +55,7 @@ def clip(rows: Sequence[NDArray[Any]], factors: Float) -> list[NDArray[Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guarded(Around):
+class Guarded(WrappedRule):
     """A rule whose updates are clipped and whose weights are capped: `Guarded(FedStale(), max_weight=100)`.
 
     Parameters
@@ -79,11 +78,11 @@ class Guarded(Around):
             number("clip_norm", self.clip_norm, 0.0, open_low=True)
         if self.max_weight is not None:
             number("max_weight", self.max_weight, 1.0)
-        inner = self.rule.rule if isinstance(self.rule, ServerOptimizer) else self.rule
+        inner = self.innermost
         if self.clip_norm is not None and isinstance(inner, (Anchored, Scaffold)):
             allowed = f"{self.rule.name} lives on differences of what clients send, which clipping destroys"
             raise fail("clip_norm", self.clip_norm, allowed)
-        if self.max_weight is not None and isinstance(inner, FedAUAvg):
+        if self.max_weight is not None and isinstance(inner, FedAU):
             raise fail("max_weight", self.max_weight, f"{self.rule.name} learns 1/p itself: its cutoff is the cap")
         # The state is the rule's own: a run may go on with other bounds, or without.
         self.adopt()
@@ -93,13 +92,13 @@ class Guarded(Around):
     def update(self, state: State, round: CheckedRound) -> Float:
         """Bound what each participant can do, and let the rule combine."""
         if self.clip_norm is not None:
-            factors = clip_factors(round.rows, self.clip_norm)
+            factors = clip_factors(round.updates, self.clip_norm)
             state.report["clipped"] = float(np.sum(factors < 1.0))
-            round = replace(round, rows=clip(round.rows, factors))
-        if self.max_weight is not None and round.known_p is not None:
-            capped = np.maximum(round.known_p, 1.0 / self.max_weight)
-            state.report["capped"] = float(np.sum(capped > round.known_p))
-            round = replace(round, known_p=capped)
+            round = replace(round, updates=clip(round.updates, factors))
+        if self.max_weight is not None and round.given_probabilities is not None:
+            capped = np.maximum(round.given_probabilities, 1.0 / self.max_weight)
+            state.report["capped"] = float(np.sum(capped > round.given_probabilities))
+            round = replace(round, given_probabilities=capped)
         return self.rule.update(state, round)
 
 

@@ -34,10 +34,11 @@ def refreshed_mean(
     """h_i ← the given rows for i ∈ S, then Σ_i α_i h_i."""
     total = federation.total_mass
     old = memory.masses[round.clients] / total
-    swap = memory.swap(round.clients, rows, Mix(round.alpha, old, 1.0 / total, federation.masses(round.clients)))
-    refuse_non_finite(round, swap.sums.mix)
-    swap.commit()
-    return swap.sums.mix
+    mix = Mix(round.alpha, old, 1.0 / total, federation.masses(round.clients))
+    exchange = memory.prepare_exchange(round.clients, rows, mix)
+    refuse_non_finite(round, exchange.sums.mix)
+    exchange.commit()
+    return exchange.sums.mix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class MIFA(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the participants' rows and average all."""
-        return refreshed_mean(state.own(MemoryState).stale, state.federation, round, round.rows)
+        return refreshed_mean(state.own(MemoryState).stale, state.federation, round, round.updates)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -69,25 +69,25 @@ class Scaffold(Rule):
         control = state.own(ScaffoldState).control
         return Local(linear=control.total / state.federation.total_mass - control.rows(clients))
 
-    def again(self, state: State, clients: Ints) -> Local | None:
+    def second_pass(self, state: State, clients: Ints) -> Local | None:
         """Option I: the gradient at w_t, uncorrected."""
         return Local(gradient=True) if self.option == "I" else None
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average the updates, then renew the participants' control variates."""
-        delta = weighted_sum(round.rows, round_weights(round), state.federation.num_params)
+        delta = weighted_sum(round.updates, round_weights(round), state.federation.num_params)
         refuse_non_finite(round, delta)
         if not round.size:
             return delta
         control = state.own(ScaffoldState).control
         if self.option == "I":
-            renewed = np.stack(round.again) / round.lr
+            renewed = np.stack(round.second_pass) / round.lr
         else:
             c = control.total / state.federation.total_mass
-            renewed = np.stack(round.rows) / round.travelled[:, None] + (control.rows(round.clients) - c)
+            renewed = np.stack(round.updates) / round.travelled[:, None] + (control.rows(round.clients) - c)
         masses = state.federation.masses(round.clients)
         mix = Mix(np.ones(round.size), np.zeros(round.size), 0.0, masses)
-        swap = control.swap(round.clients, list(renewed), mix)
-        refuse_non_finite(round, swap.sums.mix)
-        swap.commit()
+        exchange = control.prepare_exchange(round.clients, list(renewed), mix)
+        refuse_non_finite(round, exchange.sums.mix)
+        exchange.commit()
         return delta

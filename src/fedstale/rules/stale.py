@@ -71,30 +71,30 @@ class FedStale(Rule):
             return self._update_per_client(state, round, chooser)
         federation, of_beta = state.federation, state.inside(own.beta)
         beta = chooser.value(of_beta, round.index)
-        weights = round.alpha / round.p
+        weights = round.alpha / round.probabilities
         masses = federation.masses(round.clients)
         mix = Mix(weights, beta * weights, beta / federation.total_mass, masses, chooser.statistics)
-        swap = own.stale.swap(round.clients, round.rows, mix)
-        refuse_non_finite(round, swap.sums.mix)
-        swap.commit()
-        _learn(chooser, of_beta, round, swap.sums)
+        exchange = own.stale.prepare_exchange(round.clients, round.updates, mix)
+        refuse_non_finite(round, exchange.sums.mix)
+        exchange.commit()
+        _learn(chooser, of_beta, round, exchange.sums)
         state.report["beta"] = beta
-        return swap.sums.mix
+        return exchange.sums.mix
 
     def _update_per_client(self, state: State, round: CheckedRound, chooser: betas.Beta) -> Float:
         """Eq. 9 with β_i for β: the running sum is Σ α_i β_i h_i."""
         federation, own = state.federation, state.own(StaleState)
         of_beta = state.inside(own.beta)
         beta = chooser.of_clients(of_beta, round.clients)
-        weights = round.alpha / round.p
+        weights = round.alpha / round.probabilities
         mix = Mix(weights, beta * weights, 1.0 / federation.total_mass, np.zeros(round.size), statistics=True)
-        swap = own.stale.swap(round.clients, round.rows, mix)
-        refuse_non_finite(round, swap.sums.mix)
-        _learn(chooser, of_beta, round, swap.sums)
-        swap.weigh(federation.masses(round.clients) * chooser.of_clients(of_beta, round.clients))
-        swap.commit()
+        exchange = own.stale.prepare_exchange(round.clients, round.updates, mix)
+        refuse_non_finite(round, exchange.sums.mix)
+        _learn(chooser, of_beta, round, exchange.sums)
+        exchange.weigh(federation.masses(round.clients) * chooser.of_clients(of_beta, round.clients))
+        exchange.commit()
         state.report["beta"] = float(beta.mean()) if round.size else chooser.value(of_beta, round.index)
-        return swap.sums.mix
+        return exchange.sums.mix
 
 
 def _learn(chooser: betas.Beta, state: State, round: CheckedRound, sums: Sums) -> None:
@@ -125,7 +125,7 @@ class FedVARP(Rule):
         federation = state.federation
         weights = round_weights(round)
         mix = Mix(weights, weights, 1.0 / federation.total_mass, federation.masses(round.clients))
-        swap = state.own(MemoryState).stale.swap(round.clients, round.rows, mix)
-        refuse_non_finite(round, swap.sums.mix)
-        swap.commit()
-        return swap.sums.mix
+        exchange = state.own(MemoryState).stale.prepare_exchange(round.clients, round.updates, mix)
+        refuse_non_finite(round, exchange.sums.mix)
+        exchange.commit()
+        return exchange.sums.mix

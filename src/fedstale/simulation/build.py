@@ -53,7 +53,7 @@ def make_estimator(settings: Settings, participation: who.Participation) -> who.
         made: who.Estimator = configs.from_config(settings.probabilities, "probabilities")
         return made
     if settings.probabilities == "known":
-        return who.Known.of(participation)
+        return who.KnownProbabilities.of(participation)
     return who.make_estimator(settings.probabilities)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..checks import Float, InvalidInput, positive_int
-from ..participation import Known
+from ..participation import KnownProbabilities
 from .history import Record
 from .loop import Callback, Simulation
 
@@ -77,7 +77,7 @@ class StoreRun(Callback):
 def _probabilities(simulation: Simulation, t: int) -> dict[str, Float]:
     """p̂ of round t and the true p of every client, where p is estimated; Flower's runs have the first, too."""
     count, estimated = simulation.federation.num_clients, simulation.estimated
-    if estimated is None or isinstance(simulation.estimator, Known) or count > MOST_CLIENTS:
+    if estimated is None or isinstance(simulation.estimator, KnownProbabilities) or count > MOST_CLIENTS:
         return {}
     found = {"probability": estimated}
     with suppress(ValueError):  # a selection whose probabilities have no closed form

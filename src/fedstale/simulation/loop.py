@@ -218,26 +218,28 @@ class Simulation:
     def _train(self, t: int, clients: Ints, p: Float) -> Round:
         """Local training as the rule wants it, a second one where it asks for it."""
         updates = self.trainer.updates(self.model, clients, t, self.rule.local(self.state, clients))
-        again, second = self.rule.again(self.state, clients), None
-        if again is not None:
+        local, second_pass = self.rule.second_pass(self.state, clients), None
+        if local is not None:
             updates = np.array(updates)  # an engine may use its array again
-            second = self.trainer.updates(self.model, clients, t, again)
+            second_pass = self.trainer.updates(self.model, clients, t, local)
         steps, lr = self.trainer.steps_and_lr(clients, t)
-        return Round(t, clients, updates, probabilities=p, steps=steps, lr=lr, again=second)
+        return Round(t, clients, updates, probabilities=p, steps=steps, lr=lr, second_pass=second_pass)
 
     def _screened(self, round: Round) -> Round:
         """Leave out who sent something that cannot be used: the round of those who did not."""
         clients = np.asarray(round.clients)
         reasons = screen(round.updates)[1]
-        if round.again is not None:
-            reasons = screen(round.again)[1] | reasons
+        if round.second_pass is not None:
+            reasons = screen(round.second_pass)[1] | reasons
         for place, reason in sorted(reasons.items()):
             text = "round %d: update of client %d left out: %s"
             _logger.warning(text, round.index, clients[place], reason)
         if not reasons:
             return round
         kept = np.array([place not in reasons for place in range(len(clients))])
-        parts: Any = {name: getattr(round, name) for name in ("clients", "updates", "probabilities", "steps", "again")}
+        parts: Any = {
+            name: getattr(round, name) for name in ("clients", "updates", "probabilities", "steps", "second_pass")
+        }
         cut: Any = {name: None if part is None else part[kept] for name, part in parts.items()}
         return replace(round, **cut)
 

@@ -216,7 +216,7 @@ _OBJECTS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], dict[str, 
     "selection": (_kind(who.Selection), "a selection such as UniformSample", configs.short_selection),
     "probabilities": (
         _kind(who.Estimator),
-        "an estimator such as FedAU",
+        "an estimator such as FedAUEstimator",
         lambda estimator: {"probabilities": configs.short_estimator(estimator)},
     ),
 }

@@ -1,4 +1,4 @@
-"""What a rule around another rule is: it asks the clients for the same, and combines with what the inner one says."""
+"""What a rule around another rule is: it asks the clients for the same, and changes what goes in or comes out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..state import State
 from .averaging import FedAvg
 from .base import Local, Rule
 
-OF_THE_RULE = ("memory", "upload", "download", "client_memory", "changes_clients", "caveat")
+_INHERITED = ("memory", "upload", "download", "client_memory", "changes_clients", "caveat")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Around(Rule):
+class WrappedRule(Rule):
     """A rule that wraps one; wrappers may be wrapped, to any depth.
 
     Parameters
@@ -28,8 +28,13 @@ class Around(Rule):
 
     def adopt(self) -> None:
         """Take over what the rule inside says about itself."""
-        for name in OF_THE_RULE:
+        for name in _INHERITED:
             object.__setattr__(self, name, getattr(self.rule, name))
+
+    @property
+    def innermost(self) -> Rule:
+        """The rule inside all wrappers."""
+        return self.rule.innermost if isinstance(self.rule, WrappedRule) else self.rule
 
     def inside(self, state: State) -> State:
         """Return the state as the rule inside sees it; a wrapper that remembers nothing itself shares it."""
@@ -43,9 +48,9 @@ class Around(Rule):
         """As the rule."""
         return self.rule.local(self.inside(state), clients)
 
-    def again(self, state: State, clients: Ints) -> Local | None:
+    def second_pass(self, state: State, clients: Ints) -> Local | None:
         """As the rule."""
-        return self.rule.again(self.inside(state), clients)
+        return self.rule.second_pass(self.inside(state), clients)
 
     def selection(self) -> Selection | None:
         """As the rule."""

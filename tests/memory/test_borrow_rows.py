@@ -27,7 +27,7 @@ def test_lent_rows_give_the_same_bits_as_copied_ones(where: str, seed: int, tmp_
         updates = chance.standard_normal((len(who), d)).astype(np.float32)
         memory = states["lent"].memory
         assert isinstance(memory, Memory)
-        room = memory.lend(len(who) + 3, np.dtype(np.float32))
+        room = memory.borrow_rows(len(who) + 3, np.dtype(np.float32))
         assert room is not None
         places = chance.permutation(len(room))[: len(who)]
         for place, update in zip(places, updates, strict=True):
@@ -62,4 +62,4 @@ def test_rows_of_another_dtype_are_not_lent() -> None:
     for where, dtype in (("ram:bfloat16", "f4"), ("ram:float16", "f4"), ("ram", "f8"), ("ram:float64", "f4")):
         state = fs.FedStale().init(fs.Federation(2, 5), memory=where)
         assert isinstance(state.memory, Memory)
-        assert state.memory.lend(2, np.dtype(dtype)) is None
+        assert state.memory.borrow_rows(2, np.dtype(dtype)) is None

@@ -24,8 +24,8 @@ from ..checks import Float, fail, fraction, number
 from ..federation import CheckedRound
 from ..rule_state import RuleState
 from ..state import State
-from .around import Around
 from .base import Rule
+from .wrapped import WrappedRule
 
 
 @dataclass(eq=False, kw_only=True)
@@ -46,7 +46,7 @@ class AdaptiveState(MomentumState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptimizer(Around):
+class ServerOptimizer(WrappedRule):
     """A rule whose global update is taken as a gradient by an optimiser.
 
     Parameters
@@ -129,12 +129,12 @@ class ServerAdaptive(ServerOptimizer):
         own = state.own(AdaptiveState)
         m = self.beta1 * own.m + (1.0 - self.beta1) * delta
         with np.errstate(over="ignore"):  # the square of a huge number may be infinite: its step is then 0
-            v = self.second(own.v, np.square(delta))
+            v = self.second_moment(own.v, np.square(delta))
         own.m, own.v = m, v
         return np.asarray(m / (np.sqrt(v) + self.tau))
 
     @abstractmethod
-    def second(self, v: Float, square: Float) -> Float:
+    def second_moment(self, v: Float, square: Float) -> Float:
         """Return v with the new Δ² in it."""
 
 
@@ -147,7 +147,7 @@ class ServerAdagrad(ServerAdaptive):
 
     kind: ClassVar[str] = "adagrad"
 
-    def second(self, v: Float, square: Float) -> Float:
+    def second_moment(self, v: Float, square: Float) -> Float:
         """Add up."""
         return v + square
 
@@ -170,7 +170,7 @@ class ServerAdam(ServerAdaptive):
         super().__post_init__()
         fraction("beta2", self.beta2)
 
-    def second(self, v: Float, square: Float) -> Float:
+    def second_moment(self, v: Float, square: Float) -> Float:
         """Forget and add."""
         return self.beta2 * v + (1.0 - self.beta2) * square
 
@@ -181,7 +181,7 @@ class ServerYogi(ServerAdam):
 
     kind: ClassVar[str] = "yogi"
 
-    def second(self, v: Float, square: Float) -> Float:
+    def second_moment(self, v: Float, square: Float) -> Float:
         """Move towards Δ² by a step that does not depend on v."""
         return v - (1.0 - self.beta2) * square * np.sign(v - square)
 
