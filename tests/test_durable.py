@@ -84,7 +84,7 @@ def test_what_a_killed_process_was_writing_is_gone_after_the_next_checkpoint(tmp
 def test_a_lock_has_one_holder_and_is_free_afterwards(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "lock", "the thing")
     assert is_locked(tmp_path / "lock")
-    with pytest.raises(FileInUse, match="the thing is being written already, by this process"):
+    with pytest.raises(FileInUse, match="the thing is already being written by this process"):
         Lock(tmp_path / "lock", "the thing")
     lock.release()
     assert not is_locked(tmp_path / "lock")

@@ -28,7 +28,7 @@ _LOCK_OWNER_AT = 1  # the first byte is the one that Windows locks
 
 
 class FileTrouble(InvalidInput):
-    """A file cannot be used as it should; what was saved before is whole unless the message says otherwise."""
+    """A file cannot be read or written; what was saved before is intact unless the message says otherwise."""
 
 
 class FileInUse(FileTrouble):
@@ -44,9 +44,9 @@ def folder_errors(folder: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             reason = "the disk is full: free some space and resume; everything written before is safe"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            reason = "it cannot be written: choose a folder that can be"
+            reason = "it is not writable: choose another folder"
         elif error.errno in (errno.EEXIST, errno.ENOTDIR):
-            reason = "a file is in its way: choose another folder"
+            reason = "a file has its name: choose another folder"
         else:
             reason = error.strerror or str(error)
         raise FileTrouble(f"folder {folder}: {reason}") from error
@@ -118,7 +118,7 @@ def _open_regular_file(path: str | Path, flags: int, mode: int = 0o666) -> int:
     file = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), mode)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "it is a pipe, a folder or a device, not a file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file (a pipe, a folder or a device)", str(path))
     return file
 
 
@@ -186,7 +186,7 @@ class Lock:
                     raise
                 os.close(self._file)
         else:
-            raise FileTrouble(f"lock {path} cannot be made: it vanishes again and again")
+            raise FileTrouble(f"lock {path} cannot be created: it keeps being deleted")
         write_lock_owner(self._file, _LOCK_OWNER_AT)
 
     def release(self) -> None:
@@ -206,7 +206,7 @@ def acquire_lock(file: int, what: str, note: int) -> None:
                 else ""
             )
             owner = "this process" if owner == _this_process() else owner
-            raise FileInUse(f"{what} is being written already, by {owner or 'another process'}")
+            raise FileInUse(f"{what} is already being written by {owner or 'another process'}")
         time.sleep(0.02)
 
 

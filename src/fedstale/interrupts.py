@@ -84,7 +84,8 @@ class _Interrupt:
         if sys.stderr is not None and sys.stderr.isatty():
             with suppress(OSError, ValueError):  # print may be what is being interrupted
                 os.write(
-                    sys.stderr.fileno(), f"\nstopping after this {self._what}; Ctrl-C again ends at once\n".encode()
+                    sys.stderr.fileno(),
+                    f"\nstopping after this {self._what}; press Ctrl-C again to stop at once\n".encode(),
                 )
         time.sleep(_ONE_KEYSTROKE)
         for number in self._former:

@@ -408,9 +408,9 @@ def test_who_listens_to_others_is_warned(
     monkeypatch.setattr("fedstale.board.Board", Still)
     assert command(monkeypatch, str(folder), "--host", host) == 0
     said = capsys.readouterr()
-    assert "(Ctrl-C ends it)" in said.out
+    assert "(press Ctrl-C to stop)" in said.out
     assert said.err.count("\n") == int(outside)
-    assert ("whoever reaches" in said.err) == outside
+    assert ("anyone who can reach" in said.err) == outside
 
 
 def test_the_command_serves_until_ctrl_c(folder: Path) -> None:

@@ -92,7 +92,7 @@ def test_store_by_environment_and_option(inside: Path) -> None:
         (["run", "quadratic", "--beta", "1.5"], "beta = 1.5: must be a finite number in [0, 1]"),
         (["run", "quadratic", "--beta", "outo"], "unknown beta 'outo': did you mean auto"),
         (["run", "quadratic", "--p-min", "0"], "p_min = 0.0: input should be greater than 0"),
-        (["run", "quadratic", "--p-min", "1e-9"], "10/p_min would be 10,000,000,000 rounds"),
+        (["run", "quadratic", "--p-min", "1e-9"], "10/p_min, would be 10,000,000,000 rounds"),
         (
             ["run", "quadratic", "--participation", "markof"],
             "unknown participation process 'markof': did you mean markov",
@@ -105,7 +105,7 @@ def test_store_by_environment_and_option(inside: Path) -> None:
         (["run", "none.toml"], "there is no file none.toml"),
         (["runs", "list"], "store"),
         (["resume"], "store"),
-        (["advise"], "give a participation log or --p"),
+        (["advise"], "give either a participation log or --p"),
         (["advise", "--p", "1,x"], "--p = '1,x'"),
         (["advise", "--p", "1,0"], "p[1] = 0.0"),
         (["advise", "none.csv"], "none.csv"),
@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert not output  # it is for the results: with --json nothing else may stand there
-    assert "go on with: fedstale resume" in errors
+    assert "resume with: fedstale resume" in errors
     assert "Traceback" not in errors
     listed = json.loads(fedstale("runs", "list", "--json", cwd=tmp_path).stdout)
     assert listed[0]["status"] == "interrupted"

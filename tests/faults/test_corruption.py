@@ -138,7 +138,7 @@ def test_a_damaged_file_of_a_data_set_is_never_read(tmp_path: Path, monkeypatch:
         harm(victim, victim, chance)
         if victim.exists() and victim.read_bytes() == contents[victim.name]:
             continue
-        with pytest.raises(data.DataUnavailable, match="mnist: no source answered"):
+        with pytest.raises(data.DataUnavailable, match="mnist: could not be downloaded"):
             data.load("mnist")
 
 

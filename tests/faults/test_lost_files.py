@@ -198,7 +198,7 @@ def test_a_run_waits_for_a_locked_store_and_says_so(tmp_path: Path, caplog: pyte
     lock.thread.join()
     assert [re.sub(r"after \d+ s", "after N s", record.message) for record in caplog.records] == [
         f"store {tmp_path}/store.sqlite is locked by another process; waiting up to 600 s",
-        f"store {tmp_path}/store.sqlite is free again after N s",
+        f"store {tmp_path}/store.sqlite is available again after N s",
     ]
     with Store.open(tmp_path, read_only=True) as store:
         assert [(info.status, info.rounds_done) for info in store.runs()] == [("finished", 12)]

@@ -59,7 +59,7 @@ def test_a_second_process_on_one_run_is_told_who_has_it(tmp_path: Path) -> None:
 
     command = ["run", "quadratic", "--num-clients", "2", "--rounds", "5", "--quiet", "--resume"]
     with holder("run", tmp_path) as owner:
-        with pytest.raises(FileInUse, match=rf"is being written already, by process {owner}$"):
+        with pytest.raises(FileInUse, match=rf"is already being written by process {owner}$"):
             app([*command, "--store", str(tmp_path)], standalone_mode=False)
         with Store.open(tmp_path) as store, pytest.raises(FileInUse, match=str(owner)):
             store.delete("held")
@@ -71,7 +71,7 @@ def test_a_second_process_on_one_run_is_told_who_has_it(tmp_path: Path) -> None:
 def test_a_second_process_on_one_memory_is_told_who_has_it(tmp_path: Path) -> None:
     with (
         holder("memory", tmp_path) as owner,
-        pytest.raises(fs.InvalidInput, match=rf"being written already, by process {owner}$"),
+        pytest.raises(fs.InvalidInput, match=rf"already being written by process {owner}$"),
     ):
         fs.FedStale().init(fs.Federation(4, 3), memory=f"disk:{tmp_path}")
     fs.FedStale().init(fs.Federation(4, 3), memory=f"disk:{tmp_path}").close()  # no checkpoint named those rows
@@ -182,10 +182,10 @@ def test_a_store_behind_its_checkpoint_is_refused_unless_told_to(tmp_path: Path)
     command = ["resume", run.id, "--quiet", "--store", str(tmp_path / "s")]
     with pytest.raises(
         fs.InvalidInput,
-        match=r"made after round 8, the store has 4 rounds: one of them is an older copy.* --from-checkpoint",
+        match=r"written after round 8, but the store has 4 rounds: one of them is an older copy.* --from-checkpoint",
     ):
         app(command, standalone_mode=False)
-    with pytest.warns(UserWarning, match="rounds 5 to 8 have no metrics"):
+    with pytest.warns(UserWarning, match="lost the metrics of rounds 5 to 8"):
         app([*command, "--from-checkpoint"], standalone_mode=False)
     truth = fs.simulate("quadratic", num_clients=2, rounds=12)
     with Store.open(tmp_path / "s") as store:

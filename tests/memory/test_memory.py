@@ -209,7 +209,7 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
 
 def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
     state = checkpoint(tmp_path / "c", f"disk:{tmp_path / 'rows'}")
-    with pytest.raises(fs.InvalidInput, match="being written already, by this process"):
+    with pytest.raises(fs.InvalidInput, match="already being written by this process"):
         fs.State.load(tmp_path / "c")
     state.close()
     fs.State.load(tmp_path / "c").close()

@@ -67,7 +67,7 @@ def test_a_sweep_goes_before_a_run_of_its_name(inside: str) -> None:
         (["./empty"], "there is no store at .*empty"),
         (["--store", "empty"], "there is no store at .*empty"),
         (["fedstale-runs", "--store", "empty"], "is a store by itself"),
-        (["20"], "stands for 9 runs"),
+        (["20"], "matches 9 runs"),
         (["-o", "empty"], "--out = 'empty': is a folder"),
         (["-o", "notes.txt"], "is there already and is no HTML page"),
     ],
@@ -105,7 +105,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_page(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "replace", full)
-    reason = "the disk is full" if number == errno.ENOSPC else "cannot be written"
+    reason = "the disk is full" if number == errno.ENOSPC else "not writable"
     with pytest.raises(InvalidInput, match=reason):
         invoke("first-grid")
     assert Path("report.html").read_bytes() == before

@@ -173,10 +173,10 @@ def test_a_run(tmp_path: Path) -> None:
     selfcontained(root)
     accessible(root)
     assert table(root, "Settings that are not")[1:] == [
-        ["swap", "0.6", "fraction of two labels swapped in the rare group (σ̂_g²)"],
-        ["rounds", "30", "T; default 10/p_min, ten participations of the rarest client"],
-        ["seed", "4", "decides participation, batches, partition and first model"],
-        ["per_client", "yes", "record every client's accuracy, too"],
+        ["swap", "0.6", "fraction of two labels to swap in the rare group (σ̂_g²)"],
+        ["rounds", "30", "number of rounds T; default: 10/p_min"],
+        ["seed", "4", "random seed: participation, batches, partition, initial model"],
+        ["per_client", "yes", "also record the accuracy of every client"],
     ]
     assert "fedstale run digits-mlp --swap 0.6 --rounds 30 --seed 4 --per-client" in root.text
     titles = [one.text for one in root.all("figcaption")]

@@ -56,6 +56,6 @@ def test_recorded_at_evaluations_and_changes_nothing_else() -> None:
 
 @pytest.mark.parametrize("rule", ["u-fedavg", "afa-cs"])
 def test_a_rule_that_remembers_no_updates_is_refused(rule: str) -> None:
-    with pytest.raises(InvalidInput, match="remembers no updates"):
+    with pytest.raises(InvalidInput, match="needs a rule that stores client updates"):
         build(make_settings(task="quadratic", num_clients=3, rule=rule, memory_error=True))
     assert not eligible(make_settings(memory_error=True))

@@ -153,14 +153,23 @@ def test_toml_keeps_nested_configs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rule": fs.FedStale(beta=0.3), "beta": 0.5}, r"beta = 0.5: the rule says 0.3: give it once"),
-        ({"rule": Guarded(fs.FedStale(), clip_norm=1.0), "clip_norm": 2.0}, "clip_norm = 2.0: the rule says 1"),
-        ({"rule": ServerAdam(server_lr=1.0), "rule_options": {"tau": 0.1}}, "rule_options = .*: belongs into the rule"),
+        ({"rule": fs.FedStale(beta=0.3), "beta": 0.5}, r"beta = 0.5: conflicts with the rule, which sets it to 0.3"),
+        (
+            {"rule": Guarded(fs.FedStale(), clip_norm=1.0), "clip_norm": 2.0},
+            "clip_norm = 2.0: conflicts with the rule, which sets it to 1",
+        ),
+        (
+            {"rule": ServerAdam(server_lr=1.0), "rule_options": {"tau": 0.1}},
+            "rule_options = .*: cannot be combined with rule",
+        ),
         ({"rule": {"class": "All"}}, "rule = 'All.*': must be a rule such as FedStale"),
         ({"rule": {"class": "FedStal"}}, "unknown class in rule 'FedStal': did you mean FedStale"),
         ({"beta": {"0": 2.0}}, "beta of round 0 = 2.0"),
         ({"participation": Bernoulli.two_groups(4, 0.2), "num_clients": 3}, "4 clients.: the task has 3"),
-        ({"participation": Markov(P, 0.5), "participation_options": {"share": 0.1}}, "belongs into the participation"),
+        (
+            {"participation": Markov(P, 0.5), "participation_options": {"share": 0.1}},
+            "cannot be combined with participation",
+        ),
     ],
 )
 def test_one_thing_is_not_said_twice_in_two_ways(given: dict[str, Any], message: str) -> None:

@@ -123,7 +123,7 @@ def test_a_run_is_found_by_id_beginning_end_and_name(store: Store) -> None:
     assert store.run("alpha").id == first.id
     prefix = next(first.id[:k] for k in range(len(first.id)) if not second.id.startswith(first.id[:k]))
     assert store.run(prefix).id == first.id
-    with pytest.raises(StoreError, match=f"stands for 2 runs: {second.id}, {first.id}"):
+    with pytest.raises(StoreError, match=f"matches 2 runs: {second.id}, {first.id}"):
         store.run("2")
     with pytest.raises(UnknownName, match="did you mean alpha"):
         store.run("alpa")
@@ -134,7 +134,7 @@ def test_a_run_is_found_by_id_beginning_end_and_name(store: Store) -> None:
 
 
 def test_an_empty_store_says_so(store: Store) -> None:
-    with pytest.raises(UnknownName, match="there is none"):
+    with pytest.raises(UnknownName, match="the store is empty"):
         store.run("x")
 
 
@@ -196,7 +196,7 @@ def test_delete_removes_rows_files_and_space(store: Store) -> None:
         run.record(round, {"loss": 1.0}, clients={"noise": np.random.default_rng(round).normal(size=500)})
     run.checkpoint.mkdir()
     (run.checkpoint / "state.safetensors").write_bytes(b"x")
-    with pytest.raises(FileInUse, match=f"run {run.id} is being written already, by this process"):
+    with pytest.raises(FileInUse, match=f"run {run.id} is already being written by this process"):
         store.delete(run.id)
     run.finish()
     pages = store.database.read("PRAGMA page_count", "i")[0][0]

@@ -84,7 +84,7 @@ def test_a_second_writer_is_kept_out_with_the_name_of_the_first(tmp_path: Path) 
         process.stdout.readline()
         with Store.open(tmp_path) as store:
             assert store.runs()[0].status == "running"
-            with pytest.raises(FileInUse, match=f"is being written already, by process {process.pid}$"):
+            with pytest.raises(FileInUse, match=f"is already being written by process {process.pid}$"):
                 store.resume("victim")
             with pytest.raises(FileInUse, match=f"by process {process.pid}$"):
                 store.delete("victim")

@@ -106,9 +106,9 @@ def test_a_lock_whose_folder_was_removed_meanwhile_is_taken_anew(
     lock = Lock(file, "test")
     assert removed
     assert file.exists()
-    with pytest.raises(FileTrouble, match="is being written already"):
+    with pytest.raises(FileTrouble, match="is already being written"):
         Lock(file, "test")
     lock.release()
     (tmp_path / "dangling").symlink_to(tmp_path / "no" / "where")
-    with pytest.raises(FileTrouble, match="cannot be made"):
+    with pytest.raises(FileTrouble, match="cannot be created"):
         Lock(tmp_path / "dangling", "test")

@@ -41,7 +41,7 @@ def test_sweep(grid: Path, tmp_path: Path) -> None:
     assert "4 runs, 0 in the store, 4 to do in 1 batches (4 of them in lock-step)" in said
     code, said = invoke(*command, "--out", tmp_path / "out.csv", "--tune", "--widen", 0)
     assert code == 0
-    assert "4 runs: 0 were in the store, 4 ran now" in said
+    assert "4 runs: 0 already in the store, 4 run now" in said
     assert "FedStale β=auto" in said
     assert "best rate at the edge of its grid: p_min 0.1, swap 0, FedStale β=0 (U-FedAvg) (highest rate 0.3)" in said
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
@@ -52,7 +52,7 @@ def test_sweep(grid: Path, tmp_path: Path) -> None:
         ("auto", "0.3"),
     ]
     assert all(0 <= float(row["accuracy_tail"]) <= 1 for row in rows)
-    assert "4 were in the store, 0 ran now" in invoke(*command, "-q")[1]
+    assert "4 already in the store, 0 run now" in invoke(*command, "-q")[1]
 
 
 def test_failures_are_listed_and_make_the_exit_code(tmp_path: Path) -> None:

@@ -188,5 +188,5 @@ def test_objects_that_names_say_run_in_lock_step() -> None:
 
 
 def test_a_sweep_refuses_what_cannot_be_written(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store, pytest.raises(InvalidInput, match=r"rule = .*<lambda>.*cannot be written"):
+    with Store.open(tmp_path) as store, pytest.raises(InvalidInput, match=r"rule = .*<lambda>.*cannot be stored"):
         sweep([make_settings(rule=rules.FedStale(beta=lambda t: 0.5))], store, name="own")

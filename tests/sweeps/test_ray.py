@@ -44,7 +44,7 @@ def test_the_same_on_ray(tmp_path: Path) -> None:
     out = ["--store", str(tmp_path / "ray"), "--out", str(tmp_path / "ray.csv")]
     done = subprocess.run([*NAMESPACE, *command, *out], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "8 runs: 0 were in the store, 8 ran now" in done.stdout
+    assert "8 runs: 0 already in the store, 8 run now" in done.stdout
     runs = from_file(file).runs()
     with Store.open(tmp_path / "here") as store:
         sweep(runs, store, name="ray")

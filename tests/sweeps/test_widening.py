@@ -151,7 +151,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         best = max(curve, key=lambda rate: float(curve[rate] or "nan") if curve[rate] else -1.0)
         assert min(curve) < best < max(curve)
     assert "at the edge" not in said
-    assert f"{len(rows)} were in the store, 0 ran now" in invoke(*command)[1]
+    assert f"{len(rows)} already in the store, 0 run now" in invoke(*command)[1]
 
 
 def test_without_rates_there_is_nothing_to_choose(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_when_all_fail_one_line_names_every_source_and_nothing_stays(
         data.load("tiny", progress=False)
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith("tiny: no source answered")
+    assert message.startswith("tiny: could not be downloaded")
     assert "Not Found" in message
     assert "train-images-idx3-ubyte has a wrong size or SHA-256" in message
     assert "npm tiny@1.0.0: npm error code E404" in message

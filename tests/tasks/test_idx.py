@@ -47,7 +47,7 @@ def test_the_layout_is_that_of_the_format() -> None:
         (b"", "must be an IDX file"),
         (b"\x89PNG....", "must be an IDX file"),
         (bytes([0, 0, 7, 1, 0, 0, 0, 0]), "must be an IDX file"),
-        (bytes([0, 0, 8, 3, 0, 0]), "cut off"),
+        (bytes([0, 0, 8, 3, 0, 0]), "truncated"),
         (bytes([0, 0, 8, 1, 0, 0, 0, 5, 1, 2]), r"shape \(5,\) needs 13 bytes, the file has 10"),
         (bytes([0, 0, 8, 1, 0, 0, 0, 1, 1, 2]), "needs 9 bytes, the file has 10"),
     ],

@@ -98,7 +98,7 @@ def test_a_draw_with_an_empty_client_is_drawn_anew_and_at_last_refused() -> None
     labels = np.repeat(np.arange(2), 30)
     draws = [split(labels, 4, "dirichlet", seed=seed, alpha=0.3) for seed in range(30)]
     assert all(min(len(part) for part in parts) > 0 for parts in draws)
-    with pytest.raises(InvalidInput, match=r"alpha = 1e-06: each of 100 draws left one of 30 clients empty"):
+    with pytest.raises(InvalidInput, match=r"alpha = 1e-06: in 100 draws, some of the 30 clients had no samples"):
         split(labels, 30, "dirichlet", alpha=1e-6)
 
 
@@ -133,9 +133,9 @@ def test_given_lists_are_checked(lists: list[list[Any]], told: str) -> None:
         ({"share": 1.5}, "share = 1.5"),
         ({"share": 0.001}, "there are only 1 samples"),
         ({"how": "dirichlet", "alpha": 0.0}, "alpha = 0"),
-        ({"how": "dirichlet", "classes_per_client": 2}, "classes_per_client = 2: is no option of the dirichlet"),
+        ({"how": "dirichlet", "classes_per_client": 2}, "classes_per_client = 2: is not an option of the dirichlet"),
         ({"how": "dirichlet", "num_clients": 1201}, "there are only 1200 samples"),
-        ({"how": "iid", "alpha": 1}, r"alpha = 1: is no option of the iid partition \(options: none\)"),
+        ({"how": "iid", "alpha": 1}, r"alpha = 1: is not an option of the iid partition \(options: none\)"),
         ({"how": "pathological", "classes_per_client": 11}, "classes_per_client = 11: there are only 10 classes"),
         ({"how": "pathological", "num_clients": 700}, "has 120 samples for 140 clients"),
         ({"labels": [0.5] * 100}, "labels"),

@@ -163,7 +163,7 @@ def test_wrong_arguments_are_refused_before_anything_is_fetched(monkeypatch: pyt
         ({"swap_pair": (8, 10)}, "swap_pair"),
         ({"groups": [0, 1]}, "groups"),
         ({"partition": "diri"}, "unknown partition 'diri'"),
-        ({"alpha": 1.0}, "alpha = 1.0: is no option of the iid partition"),
+        ({"alpha": 1.0}, "alpha = 1.0: is not an option of the iid partition"),
     ]
     for arguments, told in wrong:
         with pytest.raises(InvalidInput, match=told):

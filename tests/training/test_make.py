@@ -38,7 +38,7 @@ def test_names_have_an_error_of_their_own() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_is_asked_for_but_not_there() -> None:
-    with pytest.raises(InvalidInput, match="device = 'cuda': torch sees 0 CUDA devices"):
+    with pytest.raises(InvalidInput, match="device = 'cuda': torch finds 0 CUDA devices"):
         make(task(), LOCAL, device="cuda")
 
 

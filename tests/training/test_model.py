@@ -109,7 +109,7 @@ def test_running_statistics_are_refused() -> None:
 
 
 def test_other_unsuitable_models_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="no parameter"):
+    with pytest.raises(InvalidInput, match="no trainable parameters"):
         FlatLayout.of(nn.Sequential(nn.Flatten()))
     with pytest.raises(InvalidInput, match="float64"):
         FlatLayout.of(nn.Linear(2, 2).double())

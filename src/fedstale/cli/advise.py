@@ -22,14 +22,14 @@ def advise(
     p: Annotated[
         str | None, typer.Option("--p", help='Probabilities instead of a log: "1,1,0.1" or "12x1,12x0.1".')
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients, if some never came.")] = None,
-    params: Annotated[int, typer.Option(help="Parameters of the model, for the storage.")] = 421_642,
+    clients: Annotated[int | None, typer.Option(help="Number of clients, if some are not in the log.")] = None,
+    params: Annotated[int, typer.Option(help="Number of model parameters, to estimate the storage.")] = 421_642,
     correlation: Annotated[
-        float, typer.Option(help="How much of an update is still true when its client returns.")
+        float, typer.Option(help="Correlation of a client's stored update with its next one.")
     ] = 0.5,
     json: Json = False,
 ) -> None:
-    """Say what p_i, β and storage a federation needs, and whether stale updates are worth keeping.
+    """Recommend p_i, β and storage for a federation, and whether to keep stale updates.
 
     LOG is a participation log: a CSV file with the columns round,client.
     """
@@ -37,7 +37,7 @@ def advise(
     from ..participation import Trace, frequencies
 
     if (log is None) == (p is None):
-        raise InvalidInput("give a participation log or --p, one of the two")
+        raise InvalidInput("give either a participation log or --p")
     intervals = None
     never = 0
     if log is not None:
@@ -45,7 +45,7 @@ def advise(
         values = intervals.probabilities
         never = int((values == 0).sum())
         if never == len(values):
-            raise InvalidInput(f"nobody ever came in {log}")
+            raise InvalidInput(f"no client takes part in {log}")
         values = values[values > 0]
     else:
         values = np.array(_parse(p or ""))
@@ -73,7 +73,7 @@ def _show(advice: Advice, intervals: Frequencies | None, never: int) -> None:
 
     console = make_console()
     if intervals is not None:
-        table = Table(title="participation, with 95 % confidence intervals")
+        table = Table(title="participation probabilities with 95 % confidence intervals")
         for heading in ("client", "p̂", "from", "to"):
             table.add_column(heading, justify="right")
         order = np.argsort(intervals.probabilities, kind="stable")
@@ -85,12 +85,14 @@ def _show(advice: Advice, intervals: Frequencies | None, never: int) -> None:
             table.caption = f"the 12 rarest and the 12 most frequent of {len(order)}"
         console.print(table)
         if never:
-            console.print(f"{never} clients never came: no rule can serve them without bias; they are left out below.")
+            console.print(f"{never} clients never took part: no rule is unbiased for them; they are left out below.")
     console.print(
         f"N = {advice.num_clients}   p_avg = {advice.p_avg:.4g}   p_min = {advice.p_min:.4g}   "
         f"p_avg/p_min = {advice.ratio:.4g}   1/p_var = {advice.inverse_p_var:.4g}"
     )
-    table = Table(title=f"participation noise of Δ, updates of length 1, stale ones {advice.correlation:.0%} true")
+    table = Table(
+        title=f"participation variance of Δ: updates of norm 1, correlation with stale ones {advice.correlation:g}"
+    )
     table.add_column("rule")
     table.add_column("variance", justify="right")
     for name, value in advice.variance.items():

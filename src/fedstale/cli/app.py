@@ -74,12 +74,12 @@ def main() -> None:
             raise
         _complain(f"this command needs {package}: pip install 'fedstale[{extra[package]}]'")
     except MemoryError as error:  # NumPy says how much it wanted
-        _complain(f"there is not enough memory for this: {error or 'choose something smaller'}")
+        _complain(f"not enough memory: {error or 'choose a smaller model or fewer clients'}")
     except OSError as error:
         if error.errno is None:  # not the system's word
             raise
         where = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-        _complain(f"{where}; what was saved before is whole: mend this and go on with fedstale resume")
+        _complain(f"{where}; what was saved before is intact: fix this, then continue with fedstale resume")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -14,11 +14,11 @@ def board(
     store: Annotated[Path | None, typer.Argument()] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8050,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; the default is reached from here only.")
+        str, typer.Option(help="Address to listen on; the default accepts local connections only.")
     ] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Show the store in the browser, live and read-only; Ctrl-C ends it.
+    """Show the store in the browser, live and read-only; press Ctrl-C to stop.
 
     STORE is its folder; by default the one that FEDSTALE_STORE names, or ./fedstale-runs.
     """
@@ -27,9 +27,9 @@ def board(
 
     opened = Board(store, host, port)
     if reached_from_outside(host):
-        note = f"warning: whoever reaches {host} can read the whole store; there is no login and no encryption"
+        note = f"warning: anyone who can reach {host} can read the whole store; there is no login and no encryption"
         say(note, colour=typer.colors.YELLOW, err=True)
-    say(f"board of {opened.source.folder}: {opened.url} (Ctrl-C ends it)")
+    say(f"board of {opened.source.folder}: {opened.url} (press Ctrl-C to stop)")
     if open_:
         import webbrowser
 

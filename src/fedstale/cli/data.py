@@ -14,7 +14,7 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Data sets: list,
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List the data sets and whether they are here already."""
+    """List the data sets and whether they are downloaded."""
     from rich.table import Table
 
     from ..tasks import data
@@ -24,7 +24,7 @@ def list_(json: Json = False) -> None:
         print_json([row._asdict() if hasattr(row, "_asdict") else vars(row) for row in rows])
         return
     table = Table()
-    for heading in ("data set", "train", "test", "here"):
+    for heading in ("data set", "train", "test", "downloaded"):
         table.add_column(heading)
     for row in rows:
         table.add_row(
@@ -35,7 +35,7 @@ def list_(json: Json = False) -> None:
 
 @app.command()
 def fetch(name: Annotated[str, typer.Argument()]) -> None:
-    """Fetch a data set, verify it and keep it in the cache.
+    """Download a data set, verify it and store it in the cache.
 
     NAME is one that `fedstale data list` shows.
     """
@@ -46,7 +46,7 @@ def fetch(name: Annotated[str, typer.Argument()]) -> None:
 
 @app.command()
 def where() -> None:
-    """Print the folder in which data sets are kept (FEDSTALE_DATA changes it)."""
+    """Print the folder of downloaded data sets; FEDSTALE_DATA changes it."""
     from ..tasks import data
 
     say(data.where())

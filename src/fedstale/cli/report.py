@@ -15,13 +15,13 @@ def report(
         str | None,
         typer.Argument(metavar="[STORE|RUN|SWEEP]", show_default=False),
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The file to write; an HTML page that is there is replaced.")
-    ] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output file; an existing HTML page is replaced.")] = Path(
+        "report.html"
+    ),
     store: StorePath = None,
     json: Json = False,
 ) -> None:
-    """Write what was run as one HTML file: settings, comparison, figures, claims. No scripts, nothing fetched.
+    """Write a report as one self-contained HTML file: settings, comparison, figures, claims.
 
     STORE is a folder with a store, SWEEP the name of a sweep, RUN a run's id, the beginning or end of it, or its name.
     Without any of them: the whole store of --store.

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def reproduce(
     what: Annotated[str, typer.Argument()],
-    task: Annotated[str, typer.Option(help="What is learned in figures 2 to 5.")] = "digits-mlp",
+    task: Annotated[str, typer.Option(help="Task of figures 2 to 5.")] = "digits-mlp",
     quick: Annotated[
-        bool, typer.Option("--quick", help="A smaller part of the grid; it says what it left out.")
+        bool, typer.Option("--quick", help="Run a smaller part of the grid, and print what was left out.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for pictures and tables.")] = Path("fedstale-paper"),
     store: StorePath = None,
@@ -29,23 +29,23 @@ def reproduce(
     p_min: Annotated[str, typer.Option(help="Only these p_min, comma-separated.")] = "",
     swap: Annotated[str, typer.Option(help="Only these label swaps.")] = "",
     beta: Annotated[str, typer.Option(help="Only these β: numbers, auto, auto-per-client.")] = "",
-    lr: Annotated[str, typer.Option(help="These learning rates to begin with, instead of the task's.")] = "",
+    lr: Annotated[str, typer.Option(help="Initial learning rates instead of the task's.")] = "",
     widen: Widen = 4,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds; the paper has 3.", min=1)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds; 3 in the paper.", min=1)] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting other than the paper's, such as batch_size=32."),
     ] = None,
     fresh_seeds: Annotated[
-        int, typer.Option(help="Show so many other seeds, at the rates that the first ones chose.", min=0)
+        int, typer.Option(help="Number of fresh seeds to evaluate at the tuned learning rates.", min=0)
     ] = 0,
-    draw_only: Annotated[bool, typer.Option("--draw-only", help="Run nothing: draw what the store has.")] = False,
+    draw_only: Annotated[bool, typer.Option("--draw-only", help="Run nothing; draw what is in the store.")] = False,
     workers: Workers = None,
     ray: Ray = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run (or resume) what a figure of the paper needs, and draw it as PNG, SVG and CSV.
+    """Run (or resume) the experiments of a figure of the paper, and write it as PNG, SVG and CSV.
 
     WHAT is fig1, fig2, fig3, fig4, fig5, claims or all.
     """

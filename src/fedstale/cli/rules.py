@@ -10,7 +10,7 @@ import typer
 from .group import CommandGroup
 from .options import Json, make_console, print_json, say
 
-app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Rules: list what can stand behind --rule.")
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Rules: list the aggregation rules.")
 
 
 @app.command("list")
@@ -39,4 +39,4 @@ def list_(json: Json = False) -> None:
         table.add_row(Text(str(row["name"])), Text(str(row["computes"])), Text(", ".join(row["options"])))
     make_console().print(table)
     around = ", ".join(f"+{name}" for name in OPTIMIZERS)
-    say(f"A server optimiser stands behind a plus: fedstale+adam ({around}).")
+    say(f"Append a server optimiser with a plus sign: fedstale+adam ({around}).")

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 def run(
     target: Annotated[str, typer.Argument()] = "digits-mlp",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run of these settings, if one was begun.")
+        bool, typer.Option("--resume", help="Resume the run with these settings, if there is one.")
     ] = False,
     store: StorePath = None,
     patience: Patience = None,
-    name: Annotated[str | None, typer.Option(help="What the run is called.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
-    save_config: Annotated[Path | None, typer.Option(help="Write the settings to this TOML file and stop.")] = None,
+    save_config: Annotated[Path | None, typer.Option(help="Write the settings to this TOML file and exit.")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard events.")] = None,
     mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI, such as sqlite:///mlflow.db.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")] = False,
     json: Json = False,
     *,
     changes: dict[str, Any],
 ) -> None:
-    """Run one federation and keep it in the store.
+    """Simulate one federation and store the run.
 
     TARGET is a task (digits-mlp, mnist-cnn, …) or a TOML file of settings.
     """
@@ -46,7 +46,7 @@ def run(
         if json:
             print_json({"settings": str(save_config)})
         else:
-            say(f"settings written to {save_config}: fedstale run {save_config}")
+            say(f"settings written to {save_config}; use them with fedstale run {save_config}")
         return
     from ..store import Store
 
@@ -56,7 +56,7 @@ def run(
             if json:
                 _print_result(begun, as_json=True)
             else:
-                say(f"run {begun.id} of these settings {_ended(begun.info())}: fedstale runs show {begun.id}")
+                say(f"run {begun.id} with these settings {_ended(begun.info())}; see fedstale runs show {begun.id}")
             return
         trackers = {"tensorboard": tensorboard, "mlflow": mlflow}
         if begun is None:
@@ -77,12 +77,12 @@ def resume(
     patience: Patience = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
     from_checkpoint: Annotated[
-        bool, typer.Option("--from-checkpoint", help="Go on although the store has lost the rounds before it.")
+        bool, typer.Option("--from-checkpoint", help="Resume even if the store lacks metrics of the last rounds.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")] = False,
     json: Json = False,
 ) -> None:
-    """Go on with an interrupted run, with the same bits as if nothing had happened.
+    """Resume an interrupted run; the result is bit for bit that of an uninterrupted one.
 
     WHICH is its id, the beginning or end of it, or its name; by default the last run that was interrupted.
     """
@@ -92,14 +92,14 @@ def resume(
         if which is None:
             waiting = opened.runs(status="interrupted") + opened.runs(status="failed")
             if not waiting:
-                raise InvalidInput("no run was interrupted: fedstale runs list")
+                raise InvalidInput("there is no interrupted run; see fedstale runs list")
             which = max(waiting, key=lambda info: info.updated).id
         info = opened.run(which).info()
         if info.ended:
             if json:
                 _print_result(opened.run(info.id), as_json=True)
             else:
-                say(f"run {info.id} {_ended(info)}: fedstale runs show {info.id}")
+                say(f"run {info.id} {_ended(info)}; see fedstale runs show {info.id}")
             return
         options: Any = {"every": checkpoint_every, "quiet": quiet or json, "from_checkpoint": from_checkpoint}
         _start_or_resume(opened, make_settings(**info.config), which=info.id, **options)
@@ -152,13 +152,10 @@ def _start_or_resume(
         simulation.run()
         engine = getattr(getattr(simulation.trainer, "engine", None), "resolved_name", None)
         if engine and settings.engine == "fastest" and not quiet:
-            say(f"engine: fastest took {engine}")
+            say(f"engine: fastest chose {engine}")
     except KeyboardInterrupt:
-        done = simulation.state.round
-        say(
-            f"\ninterrupted after round {done} of {settings.total_rounds}; go on with: fedstale resume {stored_run.id}",
-            err=True,
-        )
+        done = f"interrupted after round {simulation.state.round} of {settings.total_rounds}"
+        say(f"\n{done}; resume with: fedstale resume {stored_run.id}", err=True)
         raise
     finally:
         simulation.state.close()

@@ -30,7 +30,7 @@ app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Runs in the stor
 def list_(
     store: StorePath = None,
     status: Annotated[str | None, typer.Option(help="running, finished, diverged, failed or interrupted.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many, the newest first.")] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum number of runs.")] = 50,
     json: Json = False,
 ) -> None:
     """List runs, the newest first."""
@@ -94,7 +94,7 @@ def show(
     console = make_console()
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
     rounds = f"{info.rounds_done}/{info.rounds_total or '?'} rounds"
-    console.print(Text.assemble((info.id, "bold"), f"  {info.name or ''}  {info.status}  {rounds}  begun {begun}"))
+    console.print(Text.assemble((info.id, "bold"), f"  {info.name or ''}  {info.status}  {rounds}  started {begun}"))
     if info.reason != info.status:
         console.print(Text(info.reason, "red"))
     given = {key: value for key, value in info.config.items() if value not in (None, {}, "")}
@@ -133,8 +133,8 @@ def _draw(console: Console, found: dict[str, Series], ending: str) -> None:
 def export(
     target: Annotated[Path, typer.Argument()],
     store: StorePath = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values (default by the file's ending).")] = False,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Parquet.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Write CSV; default: by the file name.")] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write Parquet.")] = False,
     run: Annotated[list[str] | None, typer.Option(help="Only these runs.")] = None,
 ) -> None:
     """Write the metrics of runs to one file: one line per run and round.
@@ -144,7 +144,7 @@ def export(
     from ..store import Store
 
     if csv and parquet:
-        raise InvalidInput("choose --csv or --parquet")
+        raise InvalidInput("give either --csv or --parquet")
     with Store.open(store, create=False, read_only=True) as opened:
         if parquet or (not csv and target.suffix == ".parquet"):
             opened.export_parquet(target, run)
@@ -158,7 +158,7 @@ def delete(
     runs: Annotated[list[str], typer.Argument()],
     store: StorePath = None,
 ) -> None:
-    """Delete runs; one that is running is refused.
+    """Delete runs; a run in progress cannot be deleted.
 
     RUNS are their ids or names; their checkpoints go with them.
     """

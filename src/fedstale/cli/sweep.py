@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..sweeps.executors import Executor
 
 Workers = Annotated[
-    int | None, typer.Option("--workers", help="Worker processes; 0: none, in this process. Default: one per core.")
+    int | None,
+    typer.Option("--workers", help="Number of worker processes; 0 uses this process only. Default: one per core."),
 ]
 Ray = Annotated[
     str | None,
@@ -29,10 +30,10 @@ Widen = Annotated[
     typer.Option(
         "--widen",
         min=0,
-        help="Where a best learning rate is at the edge of its grid: at most so many further rates on that side.",
+        help="Maximum number of learning rates to add where the best one is at the edge of its grid.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 
 def sweep(
@@ -44,14 +45,16 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Write the results to this CSV file.")] = None,
     tune: Annotated[
         bool,
-        typer.Option("--tune", help="Widen the learning rates until the best is interior; print each method there."),
+        typer.Option(
+            "--tune", help="Extend the learning rates until the best is not at the edge; print the tuned methods."
+        ),
     ] = False,
     widen: Widen = 4,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and exit.")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Run every combination of a grid; what the store has already is not run again.
+    """Run every combination of a grid, except runs that are already in the store.
 
     FILE is a TOML file with [settings] and [grid], or a Python file.
     """
@@ -103,7 +106,7 @@ def sweep(
             say(f"best rate at the edge of its grid: {edge}")
         numbers = count_runs(*parts)
         where = f"results: {out}" if out else f"store: {opened.folder}"
-        say("{runs} runs: {stored} were in the store, {ran} ran now. ".format(**numbers) + where)
+        say("{runs} runs: {stored} already in the store, {ran} run now. ".format(**numbers) + where)
     report_failures(parts)
 
 
@@ -127,7 +130,7 @@ def executor(workers: int | None, ray: str | None) -> Executor:
 
     if ray is not None:
         if workers is not None:
-            raise fail("--workers", workers, "a Ray cluster has its own: give --workers or --ray")
+            raise fail("--workers", workers, "cannot be combined with --ray")
         return sweeps.ray(None if ray == "local" else ray)
     return sweeps.in_process if workers == 0 else sweeps.processes(workers)
 
@@ -171,7 +174,7 @@ def _say_on_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on with what is missing", err=True)
+        say("interrupted; run the same command again to continue", err=True)
         raise
 
 
@@ -195,5 +198,5 @@ def report_failures(progress: Sequence[SweepProgress]) -> None:
         which = f"{settings.label}, p_min {settings.p_min:g}, swap {settings.swap:g}, seed {settings.seed}"
         say(f"  failed: {which}: {reason}", err=True)
     if failures:
-        say(f"{len(failures)} runs failed; the same command tries them again", err=True)
+        say(f"{len(failures)} runs failed; run the same command again to retry them", err=True)
         raise typer.Exit(1)

@@ -92,7 +92,7 @@ def make_local_training(settings: Settings, task: Task) -> training.LocalTrainin
     if settings.batch_size and settings.replacement is None and settings.batch_size > task.train.sizes.min():
         poorest = int(np.argmin(task.train.sizes))
         allowed = (
-            f"client {poorest} has only {task.train.sizes[poorest]} samples; replacement draws some more than once"
+            f"client {poorest} has only {task.train.sizes[poorest]} samples: use a smaller batch, or set replacement"
         )
         raise fail("batch_size", settings.batch_size, allowed)
     options: dict[str, Any] = {} if settings.replacement is None else {"replacement": settings.replacement}
@@ -140,22 +140,22 @@ def build(
     progress: bool = True,
     keep_records: bool = True,
 ) -> Simulation:
-    """Make the simulation that the settings describe; objects that are given stand in for what they name.
+    """Make the simulation that the settings describe; objects given here replace what the settings name.
 
     Parameters
     ----------
     settings
         The settings.
     task, participation, rule, estimator
-        Objects to use instead of those the settings name; the settings' bounds are put around a rule all the same.
+        Used instead of what the settings name; `clip_norm` and `max_weight` of the settings still apply to the rule.
     callbacks
-        What happens beside the mathematics.
+        Called at the start, after every round and at the end.
     folder
         The run's folder, where memory="disk" lives and where `resume` looks for the checkpoint.
     resume
-        Go on from the checkpoint in `folder`/checkpoint.
+        Resume from the checkpoint in `folder`/checkpoint.
     progress
-        Whether fetching data shows a progress bar.
+        Whether downloads show a progress bar.
     keep_records
         Whether the simulation keeps its rounds in RAM, see `Simulation`.
     """
@@ -168,13 +168,13 @@ def build(
     memory = settings.memory
     if memory == "disk" or memory.startswith("disk::"):
         if folder is None:
-            raise fail("memory", memory, 'without a store the folder must be named: "disk:FOLDER"')
+            raise fail("memory", memory, 'a run without a store needs a folder: "disk:FOLDER"')
         memory = f"disk:{folder / 'memory'}{memory.removeprefix('disk').replace('::', ':')}"
     state = State.load(folder / "checkpoint") if resume and folder is not None else None
     trainer = _make_trainer(settings, task, None if state is None else state.notes.get(_ENGINE))
     if state is not None and state.federation.num_params != trainer.num_params:
         raise InvalidInput(
-            f"checkpoint {folder} holds {state.federation.num_params} parameters, not {trainer.num_params}"
+            f"checkpoint {folder} has {state.federation.num_params} parameters, but the model has {trainer.num_params}"
         )
     sizes = None if isinstance(task, Quadratic) else task.train.sizes
     federation = Federation(task.num_clients, trainer.num_params, weights=settings.weights, sizes=sizes)

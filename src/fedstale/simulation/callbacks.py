@@ -135,7 +135,7 @@ class TensorBoard(Callback):
 
 @dataclass
 class MLflow(Callback):
-    """Log every metric to an MLflow tracking store (extra `track`); by default a local file, nothing leaves."""
+    """Log every metric to an MLflow tracking store (extra `track`); by default a local file."""
 
     tracking_uri: str = "sqlite:///mlflow.db"
     experiment: str = "fedstale"

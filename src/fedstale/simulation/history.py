@@ -176,7 +176,7 @@ class RoundsInStore:
 
         def participants_of(place: int) -> Ints:
             if place not in known:
-                raise InvalidInput(f"run {self.id}: who came in round {place} is not in the store any more")
+                raise InvalidInput(f"run {self.id}: the participants of round {place} are no longer in the store")
             return known[place]
 
         return _LazySequence(max(known, default=-1) + 1, participants_of)

@@ -32,7 +32,7 @@ _logger = getLogger("fedstale")
 
 @dataclass(frozen=True, eq=False)
 class EvaluationMetrics:
-    """How good a model is: metrics such as accuracy and loss, and the accuracy of every client (or None)."""
+    """The result of an evaluation: metrics such as accuracy and loss, and each client's accuracy (or None)."""
 
     metrics: Metrics
     per_client: Float | None = None
@@ -43,7 +43,7 @@ class Trainer(Protocol):
 
     @property
     def num_params(self) -> int:
-        """D."""
+        """Number of parameters d."""
 
     def initial(self) -> NDArray[Any]:
         """w_1, shape (d,)."""
@@ -59,7 +59,7 @@ class Trainer(Protocol):
 
 
 class Callback:
-    """What happens beside the mathematics. Every hook does nothing until it is overridden."""
+    """Base class of callbacks. Every hook does nothing unless it is overridden."""
 
     def on_start(self, simulation: Simulation) -> None:
         """Before the first round of this call of `run`."""
@@ -71,7 +71,7 @@ class Callback:
         """After the last round: "finished", "stopped", "diverged", "interrupted" or "failed"."""
 
     def resume_hint(self) -> str:
-        """From where the run can be gone on with: told when a file's trouble ends it."""
+        """How to resume the run; added to the error when a problem with a file ends it."""
         return ""
 
 
@@ -107,7 +107,7 @@ class Simulation:
         Whether a client whose update cannot be used (NaN, infinite, too large) is left out of the round; otherwise
         the run has diverged.
     resume_from
-        A state to go on from.
+        A state to resume from.
     keep_records
         Whether `records` keeps the rounds in RAM, under 200 bytes each; not needed where a store has them.
     """
@@ -129,7 +129,7 @@ class Simulation:
     keep_records: bool = True
     records: RoundsInMemory = field(default_factory=RoundsInMemory)
     stop: bool = False
-    """A callback may set this to end the run after the present round."""
+    """A callback may set this to end the run after the current round."""
     state: State = field(init=False)
     between_rounds: bool = field(default=True, init=False)
     """Whether the state is that of a whole round: not while one is under way, nor after one that was cut short."""
@@ -140,7 +140,7 @@ class Simulation:
         positive_int("rounds", self.rounds)
         positive_int("evaluate_every", self.evaluate_every)
         if self.memory_error and (not self.rule.memory or self.rule.name.startswith("afa-cs")):
-            raise fail("memory_error", True, f"{self.rule.name} remembers no updates Δ_i")
+            raise fail("memory_error", True, f"needs a rule that stores client updates; {self.rule.name} does not")
         if self.memory_error and not hasattr(self.trainer, "gradients"):
             raise fail("memory_error", True, "needs a trainer with gradients(model): ∇F_i of all clients, shape (N, d)")
         if resume_from is not None:
@@ -167,7 +167,7 @@ class Simulation:
         if state.estimator is None:
             raise RuntimeError("a simulation's state always carries its estimator")
         if not self.between_rounds:
-            raise RuntimeError("a round of this simulation was cut short: go on from its last checkpoint")
+            raise RuntimeError("a round of this simulation was interrupted: resume from its last checkpoint")
         clients = self._participants(t)
         p = self.estimator.probabilities(state.estimator, clients)
         metrics = before_round(self.rule, state, t, clients, self.model.itemsize)

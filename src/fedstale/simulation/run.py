@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run left.
+    """The result of a run.
 
     Attributes
     ----------
@@ -133,18 +133,18 @@ def simulate(
     Parameters
     ----------
     task
-        A name, a `fedstale.tasks.Task` of one's own, or a `Quadratic`.
+        The name of a task, a `fedstale.tasks.Task` or a `Quadratic`.
     rule
-        A name or a rule.
+        The name of a rule, or a rule.
     participation
         Who shows up; default: half of the clients always, the others with probability `p_min`.
     store
-        Keep the run in a store (a folder, or an open `Store`), with checkpoints.
+        Store the run, with checkpoints: a folder, or an open `Store`.
     callbacks
-        What happens beside the mathematics.
+        Called at the start, after every round and at the end.
     **options
-        Any of `Settings`: beta, p_min, swap, rounds, seed, lr, engine, probabilities, memory, … Where one has a name
-        (a selection, the probabilities), it may be an object, too.
+        Any field of `Settings`: beta, p_min, swap, rounds, seed, lr, engine, probabilities, memory, … Fields that take
+        a name (selection, probabilities) also take an object.
 
     Examples
     --------
@@ -189,24 +189,24 @@ def resume(
     checkpoint_every: int = 10,
     from_checkpoint: bool = False,
 ) -> Result:
-    """Go on with a stored run where its last checkpoint left it, and return the whole run.
+    """Resume a stored run from its last checkpoint, and return the whole run.
 
     Parameters
     ----------
     run
-        Its id, or the end of it.
+        Its id, or the last characters of it.
     store
         The store (a folder, or an open `Store`); default: FEDSTALE_STORE or ./fedstale-runs.
     task, rule, participation, probabilities
-        The objects that could not be written down when the run began (a task with data of one's own, a rule of one's
-        own class, a function); an error says which. An object that contradicts what is written is refused.
+        Objects that the store could not save when the run started (a task with your own data, a rule of your own class,
+        a function); an error names those that are missing. An object that does not match the stored run is refused.
     callbacks
-        What happens beside the mathematics.
+        Called at the start, after every round and at the end.
     checkpoint_every
         Rounds between checkpoints.
     from_checkpoint
-        Go on although the store is an older copy that lacks the last rounds before the checkpoint; a warning says which
-        rounds have no metrics then.
+        Resume even if the store is an older copy that lacks the last rounds before the checkpoint; a warning names the
+        rounds without metrics.
     """
     from ..store import Store
 

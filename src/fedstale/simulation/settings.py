@@ -29,69 +29,82 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     task: str | dict[str, Any] = Field(
-        "digits-mlp", description="what is learned: see `fedstale data list` for the data sets"
+        "digits-mlp", description="the task to learn; `fedstale data list` shows the data sets"
     )
-    num_clients: int = Field(24, ge=1, le=MOST_CLIENTS, description="N")
-    share: float | None = Field(None, gt=0, le=1, description="part of the data that is used; default: the task's")
-    partition: str = Field("iid", description="iid, dirichlet or pathological")
-    partition_options: dict[str, Any] = Field(default_factory=dict, description="such as alpha, classes_per_client")
-    swap: float = Field(0.0, ge=0, le=1, description="fraction of two labels swapped in the rare group (σ̂_g²)")
+    num_clients: int = Field(24, ge=1, le=MOST_CLIENTS, description="number of clients N")
+    share: float | None = Field(None, gt=0, le=1, description="fraction of the data to use; default: the task's")
+    partition: str = Field("iid", description="split of the samples: iid, dirichlet or pathological")
+    partition_options: dict[str, Any] = Field(
+        default_factory=dict, description="of the partition: alpha or classes_per_client"
+    )
+    swap: float = Field(0.0, ge=0, le=1, description="fraction of two labels to swap in the rare group (σ̂_g²)")
 
     rule: str | dict[str, Any] = Field(
-        "fedstale", description='how updates are combined; "+adam" and the like: server optimiser'
+        "fedstale", description='aggregation rule; append "+adam" or another server optimiser'
     )
     beta: float | str | dict[str, Any] | None = Field(
         None, description='fedstale: a number in [0, 1], "auto", "auto-per-client", "theory", a table {round = beta}'
     )
     rule_options: dict[str, Any] = Field(default_factory=dict, description="further options of the rule, such as mu")
-    server_lr: float = Field(1.0, gt=0, description="η_s; where it is 1, adaptive server optimisers use their own")
-    clip_norm: float | None = Field(None, gt=0, description="largest ℓ2 norm of a client's update; default: any")
-    max_weight: float | None = Field(None, ge=1, description="largest weight 1/p of a client; default: any")
+    server_lr: float = Field(
+        1.0, gt=0, description="server learning rate η_s; at 1, adaptive server optimisers use their own"
+    )
+    clip_norm: float | None = Field(None, gt=0, description="clip client updates to this ℓ2 norm; default: no clipping")
+    max_weight: float | None = Field(None, ge=1, description="upper bound on a client's weight 1/p; default: none")
     bad_updates: Literal["diverge", "leave-out"] = Field(
-        "diverge", description="an update that is not finite: the run has diverged, or the client is left out"
+        "diverge", description="on a non-finite update, end the run as diverged, or leave the client out of the round"
     )
-    weights: Literal["client", "sample"] = Field("client", description="α_i: every client alike, or by samples")
+    weights: Literal["client", "sample"] = Field(
+        "client", description="weights α_i: equal for all clients, or by number of samples"
+    )
     memory: str = Field(
-        "ram", description='stale updates: "ram", "ram:bfloat16", "disk", "disk:FOLDER", "clustered:K", "lowrank:K"'
+        "ram",
+        description='store of stale updates: "ram", "ram:bfloat16", "disk", "disk:FOLDER", "clustered:K", "lowrank:K"',
     )
 
-    participation: str | dict[str, Any] = Field("two-groups", description="who shows up: the process of availability")
-    p_min: float = Field(0.1, gt=0, le=1, description="probability of the rare half of the clients")
-    participation_options: dict[str, Any] = Field(default_factory=dict, description="further options of the process")
-    selection: str | dict[str, Any] = Field("all", description="whom the server asks among the available")
-    selection_options: dict[str, Any] = Field(default_factory=dict, description="such as m")
-    probabilities: str | dict[str, Any] = Field("known", description="known, fedau, fedau-nocutoff, beta or forgetting")
-
-    rounds: int | None = Field(
-        None, ge=1, lt=MOST_ROUNDS, description="T; default 10/p_min, ten participations of the rarest client"
+    participation: str | dict[str, Any] = Field(
+        "two-groups", description="availability process: who shows up in a round"
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="decides participation, batches, partition and first model")
-    lr: float | None = Field(None, gt=0, description="η_c; default: the task's")
-    local_steps: int | None = Field(None, ge=1, le=_MOST_STEPS, description="K; default: the task's")
+    p_min: float = Field(0.1, gt=0, le=1, description="participation probability of the rare half of the clients")
+    participation_options: dict[str, Any] = Field(
+        default_factory=dict, description="further options of the availability process"
+    )
+    selection: str | dict[str, Any] = Field("all", description="how the server selects among available clients")
+    selection_options: dict[str, Any] = Field(default_factory=dict, description="options of the selection, such as m")
+    probabilities: str | dict[str, Any] = Field(
+        "known", description="source of the p_i: known, fedau, fedau-nocutoff, beta or forgetting"
+    )
+
+    rounds: int | None = Field(None, ge=1, lt=MOST_ROUNDS, description="number of rounds T; default: 10/p_min")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed: participation, batches, partition, initial model")
+    lr: float | None = Field(None, gt=0, description="client learning rate η_c; default: the task's")
+    local_steps: int | None = Field(
+        None, ge=1, le=_MOST_STEPS, description="number of local steps K; default: the task's"
+    )
     epochs: int | None = Field(None, ge=1, le=_MOST_STEPS, description="local epochs instead of local steps")
-    batch_size: int | None = Field(None, ge=1, le=_MOST_STEPS, description="default: the task's")
+    batch_size: int | None = Field(None, ge=1, le=_MOST_STEPS, description="local batch size; default: the task's")
     replacement: bool | None = Field(None, description="draw batches with replacement; default: the engine's")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of local SGD")
-    weight_decay: float = Field(0.0, ge=0, description="of local SGD; the authors' code uses 5e-4")
-    schedule: str = Field("constant", description="factor on η_c by round")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of local SGD; the authors' code uses 5e-4")
+    schedule: str = Field("constant", description="of η_c: constant, cosine:T, step:EVERY:FACTOR or inverse-sqrt")
 
-    engine: str = Field("auto", description="loop, vmap, auto (by the model) or fastest (timed)")
-    precision: str = Field("float32", description="float32 or bfloat16 for local training")
-    device: str = Field("cpu", description="cpu or cuda")
+    engine: str = Field("auto", description="training engine: loop, vmap, auto (by the model) or fastest (timed)")
+    precision: str = Field("float32", description="precision of local training: float32 or bfloat16")
+    device: str = Field("cpu", description="device of local training: cpu or cuda")
     threads: int | None = Field(
-        None, ge=1, le=1024, description="clients that train side by side on the CPU; changes no bits"
+        None, ge=1, le=1024, description="clients trained in parallel on the CPU; does not change results"
     )
     keep_freed_memory: bool = Field(
-        True, description="let malloc keep what local training frees: faster on the CPU, for the whole process"
+        True, description="let malloc reuse freed memory: faster on the CPU; applies to the whole process"
     )
 
     evaluate_every: int | None = Field(
-        None, ge=1, lt=MOST_ROUNDS, description="rounds between evaluations; default: 50 in a run"
+        None, ge=1, lt=MOST_ROUNDS, description="rounds between evaluations; default: 50 evaluations per run"
     )
-    train_loss: bool = Field(False, description="record the mean training loss of every round, too")
-    per_client: bool = Field(False, description="record every client's accuracy, too")
+    train_loss: bool = Field(False, description="also record the mean training loss of every round")
+    per_client: bool = Field(False, description="also record the accuracy of every client")
     memory_error: bool = Field(
-        False, description="record how far the remembered updates are from the gradients (H), too: a pass over all data"
+        False, description="also record how far stored updates are from the gradients (H); a pass over all data"
     )
 
     @model_validator(mode="before")
@@ -102,7 +115,7 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if self.rounds is None and self.default_rounds > _MOST_DEFAULT_ROUNDS:
-            allowed = f"10/p_min would be {self.default_rounds:,} rounds; give the number of rounds yourself"
+            allowed = f"the default, 10/p_min, would be {self.default_rounds:,} rounds; set rounds"
             raise fail("p_min", self.p_min, allowed)
         if self.epochs is not None and self.local_steps is not None:
             raise fail("epochs", self.epochs, "give local_steps or epochs, not both")
@@ -114,7 +127,7 @@ class Settings(BaseModel):
             said = configs.text(getattr(self, whole))
             for part in parts if isinstance(getattr(self, whole), dict) else ():
                 if getattr(self, part) != type(self).model_fields[part].get_default(call_default_factory=True):
-                    raise fail(part, getattr(self, part), f"belongs into the {whole}, which is {said}")
+                    raise fail(part, getattr(self, part), f"cannot be combined with {whole} = {said}: set it there")
         return self
 
     @property
@@ -184,7 +197,9 @@ def _say(name: str, said: dict[str, Any], found: dict[str, Any]) -> None:
         if key != name and given not in (default, value):
             if key == "num_clients":
                 raise fail(name, f"{value} clients", f"the task has {given}")
-            raise fail(key, given, f"the {name} says {configs.text(value)}: give it once")
+            raise fail(
+                key, given, f"conflicts with the {name}, which sets it to {configs.text(value)}: give one of them"
+            )
         found[key] = value
 
 

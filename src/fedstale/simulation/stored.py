@@ -1,4 +1,4 @@
-"""Runs that are kept in the store: begun, and gone on with after whatever ended them."""
+"""Runs in the store: started, and resumed after whatever ended them."""
 
 from __future__ import annotations
 
@@ -97,22 +97,22 @@ def _prepare_run(
     settings
         The run's settings.
     resumed
-        Whether it was begun before.
+        Whether it was started before.
     from_checkpoint
-        Whether to go on although the store has lost the last rounds before the checkpoint.
+        Whether to resume even if the store lacks the last rounds before the checkpoint.
     checkpoint_every
         Rounds between checkpoints.
     callbacks
-        What else happens beside the mathematics.
+        Further callbacks.
     progress
-        Whether fetching data shows a progress bar.
+        Whether downloads show a progress bar.
     **given
         The objects that stand in for what the settings name: see `stand_ins`.
     """
     continues = resumed and (run.checkpoint / "state.safetensors").exists()
     try:
         if from_checkpoint and not continues:
-            raise InvalidInput(f"run {run.id} has no checkpoint in {run.checkpoint} to go on from")
+            raise InvalidInput(f"run {run.id} has no checkpoint to resume from in {run.checkpoint}")
         mine = [StoreRun(run, checkpoint_every), *callbacks]
         if not continues:
             _clear(run.folder / "memory")
@@ -164,16 +164,16 @@ def _agree(run: Run, round: int, from_checkpoint: bool) -> None:
         return
     if not from_checkpoint:
         raise InvalidInput(
-            f"run {run.id}: its checkpoint {run.checkpoint} was made after round {round}, the store has {found} "
-            "rounds: one of them is an older copy; restore the other, or go on without the metrics that the store has "
-            f"lost: fedstale resume {run.id} --from-checkpoint"
+            f"run {run.id}: checkpoint {run.checkpoint} was written after round {round}, but the store has {found} "
+            "rounds: one of them is an older copy; restore the matching one, or continue without the missing metrics: "
+            f"fedstale resume {run.id} --from-checkpoint"
         )
-    lost = f"round {round} has" if found + 1 == round else f"rounds {found + 1} to {round} have"
-    warnings.warn(f"run {run.id}: {lost} no metrics, the store has lost them", LostRounds, stacklevel=2)
+    lost = f"round {round}" if found + 1 == round else f"rounds {found + 1} to {round}"
+    warnings.warn(f"run {run.id}: the store has lost the metrics of {lost}", LostRounds, stacklevel=2)
 
 
 class LostRounds(UserWarning):
-    """Rounds that a run has had, and whose metrics are gone."""
+    """The store has no metrics of some rounds of a run."""
 
 
 def _clear(folder: Path) -> None:

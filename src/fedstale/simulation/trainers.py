@@ -31,7 +31,7 @@ class EngineTrainer:
 
     @property
     def num_params(self) -> int:
-        """D."""
+        """Number of parameters d."""
         return self.engine.num_params
 
     def initial(self) -> NDArray[Any]:
@@ -92,7 +92,7 @@ class QuadraticTrainer:
 
     @property
     def num_params(self) -> int:
-        """D."""
+        """Number of parameters d."""
         return self.problem.num_params
 
     def initial(self) -> Float:

@@ -136,7 +136,7 @@ def decode(kind: Kind, first: int, data: bytes) -> Series:
         raise ValueError("its rounds do not increase")
     rounds = first + np.cumsum(steps, dtype=np.int64)
     if first < 0 or first >= MOST_ROUNDS or rounds[-1] >= MOST_ROUNDS:
-        raise ValueError("its rounds are none")
+        raise ValueError("its round numbers are out of range")
     return Series(rounds, counts.astype(np.int64), values)
 
 

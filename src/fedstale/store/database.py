@@ -105,12 +105,14 @@ class Database:
         self._gone: StoreError | None = None
         self._connection: sqlite3.Connection | None = None
         if (read_only or not create) and not file.exists():
-            raise StoreError(f"there is no store at {file.parent}: give another folder, or run something first")
+            raise StoreError(f"there is no store at {file.parent}: check the folder, or start a run first")
         if file.exists() and not file.is_file():  # SQLite would wait for ever for somebody to write into a pipe
-            raise StoreError(f"store {file} is no file: choose another folder")
+            raise StoreError(f"store {file} is not a regular file: choose another folder")
         if not read_only and file.exists() and file.stat().st_nlink > 1:  # its journals would have one name each
-            mend = f"cp {file} {file}.own && mv {file}.own {file}"
-            raise StoreError(f"store {file} is a hard link to another one, which would change with it: {mend}")
+            own_copy = f"cp {file} {file}.own && mv {file}.own {file}"
+            raise StoreError(
+                f"store {file} is a hard link, and writing would change the other file, too; make a copy: {own_copy}"
+            )
         try:
             with database_errors(file):
                 self._connection = self._connect("ro" if read_only else "rwc" if create else "rw")
@@ -194,7 +196,7 @@ class Database:
                 time.sleep(0.01)  # changing the mode of a new file does not wait by itself
         self._waited_long = False
         if told:
-            _logger.warning("store %s is free again after %.0f s", self.file, time.monotonic() - began)
+            _logger.warning("store %s is available again after %.0f s", self.file, time.monotonic() - began)
         return result
 
     def _still_there(self) -> None:
@@ -202,12 +204,12 @@ class Database:
         what = None if self._gone else what_became_of(self.file, self._identity)
         if what is not None:
             copy = self.file.with_name(f"{self.file.name}.saved-{os.getpid()}")
-            held = f"what it held is in {copy}: mv {copy} {self.file}, and resume"
+            rescued = f"its contents are saved in {copy}: mv {copy} {self.file}, then resume"
             try:
                 self._usable_connection().execute("VACUUM INTO ?", (str(copy),))
             except sqlite3.Error:
-                held = "what it held is lost with it"
-            self._gone = StoreError(f"store {self.file} was {what} while this process was writing it; {held}")
+                rescued = "its contents could not be saved"
+            self._gone = StoreError(f"store {self.file} was {what} while this process was writing to it; {rescued}")
         if self._gone:
             raise self._gone
 

@@ -113,11 +113,11 @@ def read_info(root: Path, row: tuple[Any, ...]) -> RunInfo:
             raise damaged(file, f"the {what} of run {id} is too long")
     counts = (done, total or 0, diverged_in or 0)
     if status not in STATUSES or not all(0 <= count <= MOST_ROUNDS for count in counts):
-        raise damaged(file, f"how run {id} stands makes no sense")
+        raise damaged(file, f"the status of run {id} is invalid")
     if not (0 <= created < _YEAR_10000 and 0 <= updated < _YEAR_10000):
-        raise damaged(file, f"the times of run {id} make no sense")
+        raise damaged(file, f"the times of run {id} are invalid")
     if (status == "diverged") != (diverged_in is not None):
-        raise damaged(file, f"how run {id} ended makes no sense")
+        raise damaged(file, f"the end of run {id} is invalid")
     if status == "running" and not durable.is_locked(lock_file(folder)):
         status = "interrupted"
     try:
@@ -126,7 +126,7 @@ def read_info(root: Path, row: tuple[Any, ...]) -> RunInfo:
         config = summary = None
     numbers = summary.values() if isinstance(summary, dict) else [None]
     if not isinstance(config, dict) or not all(type(value) in (int, float) for value in numbers):
-        raise damaged(file, f"the settings or last numbers of run {id} are none")
+        raise damaged(file, f"the settings or last metrics of run {id} cannot be read")
     return RunInfo(
         id, name, sweep, status, message, created, updated, done, total, config, summary, folder, diverged_in
     )

@@ -154,7 +154,7 @@ class Run:
         self._must_write()
         choose("status", status, dict.fromkeys(("finished", "diverged", "failed", "interrupted")))
         if (status == "diverged") != (diverged_in is not None):
-            raise fail("diverged_in", diverged_in, "a run that diverged has the round, and no other run has")
+            raise fail("diverged_in", diverged_in, 'must be given with status "diverged", and only then')
         if diverged_in is not None:
             diverged_in = positive_int("diverged_in", diverged_in)
         with self._store.database.mutex:
@@ -221,7 +221,7 @@ class Run:
 
     def _must_write(self) -> None:
         if self._lock is None:
-            raise StoreError(f"run {self.id} is open for reading only: use Store.resume to go on writing it")
+            raise StoreError(f"run {self.id} is open for reading only: use Store.resume to write to it")
 
     # Reading
 
@@ -248,7 +248,7 @@ class Run:
         rounds = series.pop((Kind.ROUNDS, ""), join(Kind.ROUNDS, [])).rounds
         found = {name: values for (_, name), values in series.items()}
         if not all(np.isin(values.rounds, rounds, assume_unique=True).all() for values in found.values()):
-            raise self._damaged("a metric has a round that the run has not")
+            raise self._damaged("a metric has values for a round that was not recorded")
         for name in wanted or ():
             if name not in found:
                 raise unknown("metric", name, self.metric_names())
@@ -263,7 +263,7 @@ class Run:
         gaps = self._one(Kind.PARTICIPANTS, "")
         series = undo_differences(gaps)
         if (gaps.values < 0).any() or series.values.max(initial=0) >= MOST_CLIENTS:
-            raise self._damaged("a participant is none")
+            raise self._damaged("a participant is out of range")
         return dict(zip(series.rounds.tolist(), series.split(), strict=True))
 
     def client_metrics(self, name: str) -> tuple[Ints, Float]:
@@ -311,7 +311,7 @@ class Run:
     def _complete(self, rounds: Series | None, done: int, asked: bool) -> None:
         last = -1 if rounds is None else int(rounds.rounds[-1])
         if asked and last != done - 1:
-            what = f"the metrics of run {self.id} end in round {last}, it has had {done} rounds"
+            what = f"the metrics of run {self.id} end in round {last}, but {done} rounds were recorded"
             raise damaged(self._store.database.file, what)
 
     def _names(self, kind: Kind) -> list[str]:
@@ -333,7 +333,7 @@ class Run:
     def _bound(self, size: int) -> None:
         """Refuse to fill the memory: a small file may hold numbers that compress a thousandfold."""
         if size > _READ:
-            what = f"the numbers of run {self.id} take more than {_READ >> 20} MB: ask for fewer of them"
+            what = f"the metrics of run {self.id} take more than {_READ >> 20} MB: request fewer of them"
             raise StoreError(f"store {self._store.database.file}: {what}")
 
     def _damaged(self, what: str) -> StoreError:

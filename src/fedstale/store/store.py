@@ -150,7 +150,7 @@ class Store:
         return self._writer(key or 0, id, lock)
 
     def resume(self, which: str) -> Run:
-        """Go on writing a run; refused while another process does."""
+        """Open a run for writing again; an error while another process writes it."""
         key, id = self._find(which)
         lock = Lock(lock_file(run_folder(self.folder, id)), f"run {id}")
         try:
@@ -180,7 +180,7 @@ class Store:
                 run.saved()
 
     def delete(self, which: str) -> None:
-        """Remove a run with its files; refused while it is being written."""
+        """Delete a run and its files; an error while it is being written."""
         key, id = self._find(which)
         folder = run_folder(self.folder, id)
         lock, mark = Lock(lock_file(folder), f"run {id}"), unfinished.marker_file(self.folder, id)
@@ -299,11 +299,17 @@ class Store:
                 return key, id
             if rows:
                 few = ", ".join(id for _, id in rows[:5]) + (", …" if len(rows) > 5 else "")
-                raise StoreError(f"run {which!r} stands for {len(rows)} runs: {few}")
+                raise StoreError(f"run {which!r} matches {len(rows)} runs: {few}")
         rows = self.database.read("SELECT id, name FROM run ORDER BY key DESC", "tT")
         near = difflib.get_close_matches(which, [text for row in rows for text in row if text], n=3, cutoff=0.5)
         newest = ", ".join(name or id for id, name in rows[:3])
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the newest are {newest}" if rows else "there is none"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else f"the newest are {newest}"
+            if rows
+            else "the store is empty"
+        )
         raise UnknownName(f"unknown run {which!r} in {self.folder}: {hint}")
 
     def _setting(self, key: str) -> str:

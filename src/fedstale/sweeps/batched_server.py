@@ -48,7 +48,7 @@ class BatchedServer:
     alpha
         α_i, shape (N,).
     num_params
-        D.
+        Number of parameters d.
     """
 
     rules: Sequence[Config]
@@ -81,7 +81,7 @@ class BatchedServer:
 
     @property
     def num_runs(self) -> int:
-        """R."""
+        """Number of runs R."""
         return len(self.rules)
 
     def room(self) -> Tensor:

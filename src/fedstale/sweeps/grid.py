@@ -52,13 +52,13 @@ class Grid:
     def runs(self) -> list[Settings]:
         """Return the settings of every run, each once; a wrong one gives one line that names it."""
         if not self.name.strip() or not self.name.isprintable():
-            raise fail("name", self.name, "a sweep needs a name: a line of printable text")
+            raise fail("name", self.name, "must be one line of printable text")
         for key in (*self.settings, *self.axes):
             if key not in Settings.model_fields and key != _CASES:
                 raise unknown("setting", key, [*Settings.model_fields, _CASES])
         twice = sorted(set(self.settings) & set(self.axes))
         if twice:
-            raise fail(twice[0], self.axes[twice[0]], "stands in [settings] and in [grid]: give it once")
+            raise fail(twice[0], self.axes[twice[0]], "is in both [settings] and [grid]: give it once")
         names, lists = list(self.axes), [self._values(name) for name in self.axes]
         if (count := math.prod(map(len, lists))) > _MOST_RUNS:
             raise fail("grid", f"{count:,} combinations", f"a sweep has at most {_MOST_RUNS:,} runs")
@@ -76,7 +76,7 @@ class Grid:
         if name == "lr" and values == _TASK_GRID:
             return [_TASK_GRID]
         if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence) or not values:
-            raise fail(name, values, "must be a list of at least one value: each gives further runs")
+            raise fail(name, values, "must be a non-empty list of values")
         if name == _CASES and not all(isinstance(value, Mapping) for value in values):
             raise fail(name, values, "must be a list of tables, such as {rule = 'fedavg'}")
         return list(values)
@@ -94,7 +94,7 @@ def lr_grid(task: Config) -> tuple[float, ...]:
     from ..tasks.catalogue import ALIASES, TASKS
 
     if not isinstance(task, str):
-        raise fail("lr", _TASK_GRID, f"only a task by name has rates of its own, not {text(task)}")
+        raise fail("lr", _TASK_GRID, f"needs a named task, not {text(task)}")
     return choose("task", ALIASES.get(task, task), TASKS).lr_grid
 
 

@@ -56,7 +56,7 @@ class SharedBatchPerceptron:
 
     @property
     def num_params(self) -> int:
-        """D."""
+        """Number of parameters d."""
         return sum((inputs + 1) * outputs for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False))
 
     def empty(self, runs: int) -> Tensors:

@@ -77,10 +77,10 @@ def sweep(
         Called at the start and whenever runs have ended.
     """
     if not runs:
-        raise InvalidInput("the sweep is empty: no run to do")
+        raise InvalidInput("the sweep has no runs")
     for settings in runs:
         for name, what in settings.unwritten.items():
-            allowed = "cannot be written down, so that a sweep could not tell its runs apart: run it with simulate"
+            allowed = "cannot be stored, so a sweep cannot recognise its runs: use simulate instead"
             raise fail(name, what, allowed)
     left = missing(store, runs)
     absent = set(map(repr, left))

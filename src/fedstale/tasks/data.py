@@ -42,7 +42,7 @@ _STAGING = ".fetch-"
 
 
 class DataUnavailable(RuntimeError):
-    """No source yielded the data set; the one-line message says what each of them answered."""
+    """A data set could not be downloaded; the one-line message says why, for each source."""
 
 
 class Arrays(NamedTuple):
@@ -154,9 +154,11 @@ def fetch(name: str, *, progress: bool | Report = True, force: bool = False) -> 
             except SourceFailed as failure:
                 failures.append(f"{source.label}: {failure}")
     # Nothing goes on more than one line, whatever the clients said.
-    told = "; ".join(" ".join(line.split()) for line in failures)
+    reasons = "; ".join(" ".join(line.split()) for line in failures)
     names = ", ".join(file.name for file in entry.files)
-    raise DataUnavailable(f"{name}: no source answered ({told}); or put {names} into {folder} yourself")
+    raise DataUnavailable(
+        f"{name}: could not be downloaded ({reasons}); to use your own copies, put {names} into {folder}"
+    )
 
 
 def _fetch_from(entry: DataSet, source: DownloadSource, folder: Path, report: Report) -> None:

@@ -40,7 +40,7 @@ def read_idx(source: str | Path | bytes) -> NDArray[Any]:
     kind, rank = np.dtype(_TYPES[content[2]]), content[3]
     start = 4 + 4 * rank
     if len(content) < start:
-        raise fail("source", name, f"the header of an IDX file of rank {rank} has {start} bytes: it is cut off")
+        raise fail("source", name, f"the header of an IDX file of rank {rank} has {start} bytes: the file is truncated")
     shape = struct.unpack(f">{rank}I", content[4:start])
     expected = start + math.prod(shape) * kind.itemsize
     if len(content) != expected:

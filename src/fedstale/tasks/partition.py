@@ -112,7 +112,9 @@ def dirichlet(
         parts = [np.sort(np.concatenate(piece)) for piece in pieces]
         if min(len(part) for part in parts) > 0:
             return parts
-    allowed = f"each of {_DIRICHLET_DRAWS} draws left one of {num_clients} clients empty: more, or fewer clients"
+    allowed = (
+        f"in {_DIRICHLET_DRAWS} draws, some of the {num_clients} clients had no samples: use more, or fewer clients"
+    )
     raise fail("alpha", alpha, allowed)
 
 
@@ -140,7 +142,9 @@ def pathological(
     for label, clients in zip(known, holders, strict=True):
         members = rng.permutation(np.flatnonzero(classes == label))
         if len(members) < len(clients):
-            allowed = f"class {label} has {len(members)} samples for {len(clients)} clients: fewer clients or classes"
+            allowed = (
+                f"class {label} has {len(members)} samples for {len(clients)} clients: use fewer clients or classes"
+            )
             raise fail("classes_per_client", classes_per_client, allowed)
         if clients:
             for client, piece in zip(clients, np.array_split(members, len(clients)), strict=True):
@@ -190,4 +194,6 @@ def check_options(how: str | Sequence[ArrayLike], options: dict[str, Any]) -> No
     for option, value in options.items():
         if option not in known:
             name = how if isinstance(how, str) else "given"
-            raise fail(option, value, f"is no option of the {name} partition (options: {', '.join(known) or 'none'})")
+            raise fail(
+                option, value, f"is not an option of the {name} partition (options: {', '.join(known) or 'none'})"
+            )

@@ -97,7 +97,11 @@ class Quadratic:
         client_count("num_clients", num_clients)
         positive_int("dimension", dimension)
         if num_clients * dimension**2 > _MOST_NUMBERS:
-            raise fail("num_clients", num_clients, f"so many quadratics of dimension {dimension} take gigabytes")
+            raise fail(
+                "num_clients",
+                num_clients,
+                f"too many for dimension {dimension}: their matrices would take more than 1 GB",
+            )
         number("condition", condition, 1.0)
         number("spread", spread, 0.0)
         rng = generator(seed, "quadratic")

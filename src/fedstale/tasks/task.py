@@ -167,7 +167,7 @@ class Task:
         groups: ArrayLike | None = None,
         **options: Any,
     ) -> Task:
-        """Make a task of one's own data.
+        """Make a task from your own data.
 
         Parameters
         ----------

@@ -37,12 +37,12 @@ class FlatLayout:
                 raise fail(
                     "model",
                     where,
-                    "keeps running statistics, which updates do not carry: use GroupNorm, LayerNorm or "
+                    "keeps running statistics, which are not part of updates: use GroupNorm, LayerNorm or "
                     "track_running_stats=False",
                 )
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
-            raise fail("model", type(module).__name__, "has no parameter to train")
+            raise fail("model", type(module).__name__, "has no trainable parameters")
         for name, p in named:
             if p.dtype != torch.float32:
                 raise fail("model", f"{name} of {p.dtype}", "parameters must be float32 (see precision)")

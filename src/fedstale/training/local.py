@@ -44,7 +44,7 @@ class LocalTraining:
     replacement
         How a batch of a step is drawn; batches of different steps are independent in either case. True, the
         default, is the paper's "sample data iid": a sample may appear twice, and any client can fill any batch.
-        False: the samples of a batch are distinct, which needs clients with at least B of them. Of no meaning for
+        False: the samples of a batch are distinct, which needs clients with at least B of them. Ignored with
         epochs.
     momentum
         Of the local optimiser; it starts from zero in every round, as clients keep no state between rounds.
@@ -67,7 +67,7 @@ class LocalTraining:
     def __post_init__(self) -> None:
         number("lr", self.lr, 0.0, open_low=True)
         if self.steps is not None and self.epochs is not None:
-            raise fail("steps, epochs", (self.steps, self.epochs), "give one of the two, and None for the other")
+            raise fail("steps, epochs", (self.steps, self.epochs), "give only one of the two")
         if self.epochs is not None:
             positive_int("epochs", self.epochs)
         elif self.steps is None:
@@ -183,7 +183,7 @@ def _refuse(training: LocalTraining, clients: Ints, counts: Ints) -> None:
     small = np.flatnonzero(counts < (training.batch_size if distinct else 1))
     if small.size:
         client, count = int(clients[small[0]]), int(counts[small[0]])
-        remedy = "use a smaller batch, replacement=True or epochs" if count else "every client needs some"
+        remedy = "use a smaller batch, replacement=True or epochs" if count else "every client needs at least one"
         raise fail("batch_size", training.batch_size, f"client {client} has {count} training samples: {remedy}")
 
 

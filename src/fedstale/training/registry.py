@@ -54,12 +54,12 @@ def make(
         round).
     precision
         "float32", or "bfloat16": forward and backward passes under autocast, weights and updates in float32. It
-        pays where the hardware multiplies bfloat16; a processor that does not is warned of.
+        is faster on hardware that multiplies bfloat16; on other processors there is a warning.
     device
         "cpu", "cuda" or "cuda:1", …
     threads
         How many clients (or chunks of them) train side by side on the CPU, each on one core; default: torch's number
-        of threads. It changes no bits, and torch's own setting is left alone.
+        of threads. It does not change results, and torch's own setting is left alone.
     seed
         Of the run: it decides the untrained model and the batches.
     losses
@@ -71,7 +71,7 @@ def make(
     positive_int("seed", seed, 0)
     count = torch.get_num_threads() if threads is None else positive_int("threads", threads)
     if bfloat16 and where.type == "cpu" and _product_seconds(torch.bfloat16) > 2 * _product_seconds(torch.float32):
-        warnings.warn("this processor multiplies float32 faster than bfloat16: precision='float32' pays", stacklevel=2)
+        warnings.warn("bfloat16 is slower than float32 on this processor: use precision='float32'", stacklevel=2)
     setup = TrainingSetup(
         task, training, bfloat16=bfloat16, device=where, threads=count, seed=seed, record_losses=losses
     )
@@ -116,5 +116,5 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise fail("device", name, 'must be "cpu", "cuda" or "cuda:N"')
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise fail("device", name, f"torch sees {torch.cuda.device_count()} CUDA devices here")
+        raise fail("device", name, f"torch finds {torch.cuda.device_count()} CUDA devices")
     return device

@@ -33,7 +33,11 @@ class VmapEngine(Engine):
     def __init__(self, setup: TrainingSetup) -> None:
         super().__init__(setup)
         if setup.stochastic:
-            raise fail("engine", self.name, "draws no dropout (the clients' streams would mix): use engine='loop'")
+            raise fail(
+                "engine",
+                self.name,
+                "does not support dropout (the clients' random streams would mix): use engine='loop'",
+            )
         self._programs: dict[ResidentModel, Program] = {}
         try:
             self.train(setup.initial, Batches(np.zeros((2, 1, 2), dtype=np.int64)), 1.0)
