@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -21,9 +22,12 @@ def participation_sets(p: Array) -> Iterator[tuple[float, NDArray[np.int64]]]:
 
 
 def outcomes(rule: fs.Rule, prepare: Callable[[], fs.State], updates: Array, p: Array) -> Iterator[tuple[float, Array]]:
-    """P(set) and the global update for every participation set, each from a freshly prepared state."""
+    """P(set) and the global update for every participation set that can occur, each from a copy of the same state."""
+    prepared = prepare()
     for chance, clients in participation_sets(p):
-        state = prepare()
+        if not chance:
+            continue
+        state = copy.deepcopy(prepared)
         delta = rule.combine(state, fs.Round(state.round, clients, updates[clients], probabilities=p[clients]))
         state.close()
         yield chance, np.asarray(delta, dtype=np.float64)

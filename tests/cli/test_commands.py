@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app, main
+from tests.faults.fork_server import ForkServer
 
 QUADRATIC = ["run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet"]
 
@@ -76,8 +77,8 @@ def test_a_config_file(inside: Path) -> None:
     assert summary["beta"] == 0.25
 
 
-def test_store_by_environment_and_option(inside: Path) -> None:
-    done = fedstale(*QUADRATIC, cwd=inside, FEDSTALE_STORE="here")
+def test_store_by_environment_and_option(inside: Path, fork_server: ForkServer) -> None:
+    done = fork_server.fedstale(*QUADRATIC, cwd=inside, FEDSTALE_STORE="here")
     assert done.returncode == 0, done.stderr
     assert (inside / "here" / "store.sqlite").exists()
     ok(*QUADRATIC, "--store", "there")
@@ -140,8 +141,8 @@ def test_a_misspelt_option_names_the_right_one(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_missing_data_source_is_one_line(tmp_path: Path) -> None:
-    done = fedstale(
+def test_missing_data_source_is_one_line(tmp_path: Path, fork_server: ForkServer) -> None:
+    done = fork_server.fedstale(
         "run",
         "mnist-mlp",
         cwd=tmp_path,
@@ -155,13 +156,13 @@ def test_missing_data_source_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_store_of_a_newer_version(inside: Path) -> None:
+def test_a_store_of_a_newer_version(inside: Path, fork_server: ForkServer) -> None:
     import sqlite3
 
     ok(*QUADRATIC)
     with sqlite3.connect(inside / "fedstale-runs" / "store.sqlite") as database:
         database.execute("UPDATE version SET format = 99")
-    done = fedstale("runs", "list", cwd=inside)
+    done = fork_server.fedstale("runs", "list", cwd=inside)
     assert done.returncode == 2
     assert "99" in done.stderr
     assert "Traceback" not in done.stderr

@@ -160,10 +160,6 @@ def check_command(block: Block, words: Sequence[str]) -> None:
             from flwr.cli.app import app as flower
 
             check_options(block, *resolve(typer.main.get_command(flower), rest[1:]))
-        elif rest[0] == "ray":
-            from ray.scripts.scripts import cli as ray
-
-            check_options(block, *resolve(ray, rest[1:]))
         elif rest[0] in ("cd", *PROGRAMS):
             pass
         else:

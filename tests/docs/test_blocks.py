@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,7 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         setattr(TaskIdentity, name, None)
 
 
+@pytest.mark.usefixtures("unrendered")
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_block_runs(page: Path, tmp_path: Path) -> None:
     prepare(tmp_path)
@@ -67,27 +71,24 @@ def test_commands_in_running_text_exist(page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_options_of_flowers_programs_exist() -> None:
-    """What the deployment pages say to SuperLink and SuperNode is what these programs take."""
-    import re
-    import shlex
-    import subprocess
-
+def test_options_of_other_programs_exist() -> None:
+    """What the pages say to SuperLink, SuperNode and Ray is what these programs take."""
     helps: dict[str, str] = {}
     folder = Path(sys.executable).parent
-    for page in PAGES:
-        for block in blocks(page):
-            for line in block.lines() if block.mark in ELSEWHERE and block.language == "console" else ():
-                program, *words = shlex.split(line, comments=True)
-                if not program.startswith("flower-"):
-                    continue
-                if program not in helps:
-                    asked = subprocess.run([folder / program, "--help"], capture_output=True, text=True, timeout=60)
-                    helps[program] = asked.stdout
-                for word in words:
-                    if word.startswith("--"):
-                        assert re.search(rf"{word}\b", helps[program]), f"{block.where}: {program} has no {word}"
-    assert set(helps) == {"flower-superlink", "flower-supernode"}
+    for block in (block for page in PAGES for block in blocks(page)):
+        for line in block.lines() if block.mark in ELSEWHERE and block.language == "console" else ():
+            program, *words = shlex.split(line, comments=True)
+            if not program.startswith(("flower-", "ray")):
+                continue
+            command = " ".join([program, *words[:1]] if program == "ray" else [program])
+            if command not in helps:
+                asked = [str(folder / program), *command.split()[1:], "--help"]
+                helps[command] = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout
+            for word in words:
+                if word.startswith("--"):
+                    option = word.partition("=")[0]
+                    assert re.search(rf"{option}\b", helps[command]), f"{block.where}: {command} has no {option}"
+    assert {"flower-superlink", "flower-supernode", "ray start"} <= set(helps)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ import numpy as np
 
 from fedstale.checks import InvalidInput
 
-from .nursery import Nursery
-from .victims import VICTIMS, Victim
+from .fork_server import ForkServer
+from .scenarios import SCENARIOS, Scenario
 
 PAGE = 4096
 Harm = Callable[[Path, Path, random.Random], str]
@@ -100,7 +100,7 @@ class Scene:
 
     Attributes
     ----------
-    victim
+    scenario
         What goes on with it.
     home
         Where it works: checkpoints name row files on disk by their absolute path.
@@ -110,7 +110,7 @@ class Scene:
         Its outcome when nothing is damaged.
     """
 
-    victim: Victim
+    scenario: Scenario
     home: Path
     early: Path
     late: Path
@@ -127,8 +127,8 @@ class Scene:
         shutil.copytree(self.late, folder)
         detail = f"{name}: {harm(folder / name, self.early / name, chance)}"
         try:
-            self.victim.go(folder)
-            found, _ = self.victim.read(folder)
+            self.scenario.go(folder)
+            found, _ = self.scenario.read(folder)
         except InvalidInput as error:
             text = str(error)
             return ("error" if "\n" not in text and named(text, folder, name) else f"unclear: {text}"), detail
@@ -167,21 +167,21 @@ def campaign(scene: Scene, mutations: int, seed: int, tally: Tally) -> list[str]
         good = outcome in ("error", "same")
         tally.setdefault((family(name), harm.__name__), Counter())[outcome if good else "WRONG"] += 1
         if not good:
-            wrong.append(f"{scene.victim.name}: {detail}: {outcome}")
+            wrong.append(f"{scene.scenario.name}: {detail}: {outcome}")
     return wrong
 
 
-def set_scene(nursery: Nursery, name: str, folder: Path) -> Scene:
-    """Run a victim to the end for the truth, and kill another one at two moments."""
-    victim, place, crossings = VICTIMS[name], *SCENES[name]
+def set_scene(fork_server: ForkServer, name: str, folder: Path) -> Scene:
+    """Run a scenario to the end for the truth, and kill another one at two moments."""
+    scenario, place, crossings = SCENARIOS[name], *SCENES[name]
     whole, home = folder / "whole", folder / "home"
-    assert nursery.run(name, whole)["code"] == 0
-    truth, _ = victim.read(whole)
+    assert fork_server.run(name, whole)["code"] == 0
+    truth, _ = scenario.read(whole)
     for moment, crossing in zip(("early", "late"), crossings, strict=True):
-        answer = nursery.run(name, home, place=place, crossing=crossing, moment="after")
+        answer = fork_server.run(name, home, place=place, crossing=crossing, moment="after")
         assert answer["signal"] == 9, answer
         shutil.copytree(home, folder / moment)
-    return Scene(victim, home, folder / "early", folder / "late", truth)
+    return Scene(scenario, home, folder / "early", folder / "late", truth)
 
 
 def main() -> None:
@@ -194,8 +194,8 @@ def main() -> None:
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="fedstale-corruption-") as place:
         for k, name in enumerate(SCENES):
-            with Nursery() as nursery:
-                scene = set_scene(nursery, name, Path(place) / str(k))
+            with ForkServer() as fork_server:
+                scene = set_scene(fork_server, name, Path(place) / str(k))
             wrong += campaign(scene, chosen.mutations // len(SCENES), chosen.seed + k, tally)
     print(markdown(tally))
     print(*wrong, sep="\n")
@@ -209,7 +209,7 @@ SCENES: dict[str, tuple[str, tuple[int, int]]] = {
     "Flower server, disk": ("checkpoint", (40, 43)),
     "sweep, one by one, disk": ("store", (17, 21)),
 }
-"""Victims whose files are damaged, and at which crossings of which place they are killed, twice."""
+"""Scenarios whose files are damaged, and at which crossings of which place they are killed, twice."""
 
 
 def markdown(tally: Tally) -> str:

@@ -5,8 +5,8 @@
 
 Two ways to choose the moment: a place of the program (`places`) at a random crossing, before, during or after the call;
 or a random delay ("anywhere"). A kill counts when the system says that signal 9 ended the process, an interrupt when
-the process says so (exit code 130, or ended by the signal before Python heard it). Each victim is hit once (on the
-second way round twice in a row, and so on), then left alone to finish, and everything it left is compared with a victim
+the process says so (exit code 130, or ended by the signal before Python heard it). Each scenario is hit once (on the
+second way round twice in a row, and so on), then left alone to finish, and everything it left is compared with one
 that was never hit.
 """
 
@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .nursery import INTERRUPTED, Nursery
-from .victims import VICTIMS, Victim
+from .fork_server import INTERRUPTED, ForkServer
+from .scenarios import SCENARIOS, Scenario
 
 ANYWHERE = "anywhere"
 MOMENTS = ("before", "during", "after")
@@ -34,7 +34,7 @@ MOMENTS = ("before", "during", "after")
 class Cell:
     """One line of the table: a place in a kind of process."""
 
-    victim: Victim
+    scenario: Scenario
     place: str
     kills: int = 0
     missed: int = 0
@@ -52,11 +52,11 @@ class Cell:
 
 @dataclass
 class Crashes:
-    """Kills victims in a folder.
+    """Kills scenarios in a folder.
 
     Parameters
     ----------
-    nursery
+    fork_server
         Where they are started.
     folder
         Where they work; removed piece by piece.
@@ -66,7 +66,7 @@ class Crashes:
         What they are hit with.
     """
 
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
     seed: int = 0
     signal: int = signal.SIGKILL
@@ -76,25 +76,25 @@ class Crashes:
         self._whole: dict[str, tuple[dict[str, Any], dict[str, int], float]] = {}
         self._made = 0
 
-    def whole(self, victim: Victim) -> tuple[dict[str, Any], dict[str, int], float]:
-        """Return the outcome of a victim that was never hit, its crossings of each place, and its seconds."""
-        if victim.name not in self._whole:
+    def whole(self, scenario: Scenario) -> tuple[dict[str, Any], dict[str, int], float]:
+        """Return the outcome of a scenario that was never hit, its crossings of each place, and its seconds."""
+        if scenario.name not in self._whole:
             folder = self._new()
-            answer = self.nursery.run(victim.name, folder)
+            answer = self.fork_server.run(scenario.name, folder)
             if answer["code"] != 0:
-                raise RuntimeError(f"{victim.name} fails by itself: {answer['log']}")
-            found, rounds = victim.read(folder)
-            assert rounds == list(range(victim.rounds)), rounds
-            self._whole[victim.name] = found, answer["counts"], answer["seconds"]
-        return self._whole[victim.name]
+                raise RuntimeError(f"{scenario.name} fails by itself: {answer['log']}")
+            found, rounds = scenario.read(folder)
+            assert rounds == list(range(scenario.rounds)), rounds
+            self._whole[scenario.name] = found, answer["counts"], answer["seconds"]
+        return self._whole[scenario.name]
 
     def hit(self, cell: Cell, kills: int) -> None:
-        """Hit one victim `kills` times in a row, let it finish, and compare."""
-        expected, counts, seconds = self.whole(cell.victim)
+        """Hit one scenario `kills` times in a row, let it finish, and compare."""
+        expected, counts, seconds = self.whole(cell.scenario)
         folder, done = self._new(), 0
         for _ in range(kills):
             job = {"signal": int(self.signal), **self._aim(cell, counts, seconds, kills)}
-            answer = self.nursery.run(cell.victim.name, folder, seed=self._chance.randrange(2**31), **job)
+            answer = self.fork_server.run(cell.scenario.name, folder, seed=self._chance.randrange(2**31), **job)
             if self._ended(answer) or (job.get("target") == "worker" and answer["struck"] and answer["code"] == 0):
                 cell.kills += 1
                 done += 1
@@ -116,13 +116,13 @@ class Crashes:
         return answer["code"] == INTERRUPTED or early
 
     def _finish(self, cell: Cell, folder: Path, expected: dict[str, Any]) -> None:
-        answer = self.nursery.run(cell.victim.name, folder)
+        answer = self.fork_server.run(cell.scenario.name, folder)
         if answer["code"] != 0:
             cell.troubles.append(answer["log"])
             return
         cell.finished += 1
-        found, rounds = cell.victim.read(folder)
-        wanted = range(cell.victim.rounds)
+        found, rounds = cell.scenario.read(folder)
+        wanted = range(cell.scenario.rounds)
         cell.lost += len(set(wanted) - set(rounds))
         cell.repeated += len(rounds) - len(set(rounds))
         different = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
@@ -144,9 +144,9 @@ class Crashes:
         return self.folder / f"{self._made:04d}"
 
 
-def cells(victims: Iterable[Victim], number: int = signal.SIGKILL) -> list[Cell]:
-    """Every place of every victim, and anywhere; Ctrl-C goes to all processes of a command, not to a worker."""
-    table = [Cell(victim, place) for victim in victims for place in (*victim.places, ANYWHERE)]
+def cells(scenarios: Iterable[Scenario], number: int = signal.SIGKILL) -> list[Cell]:
+    """Every place of every scenario, and anywhere; Ctrl-C goes to all processes of a command, not to a worker."""
+    table = [Cell(scenario, place) for scenario in scenarios for place in (*scenario.places, ANYWHERE)]
     return [cell for cell in table if number == signal.SIGKILL or cell.place != "worker"]
 
 
@@ -161,18 +161,18 @@ def campaign(
 ) -> list[Cell]:
     """Go round the cells until `kills` have landed, each time in another order.
 
-    On the k-th way round each victim is hit k times before it may finish, or only `once`.
+    On the k-th way round each scenario is hit k times before it may finish, or only `once`.
     """
-    table = cells(VICTIMS.values(), number)
+    table = cells(SCENARIOS.values(), number)
     order = random.Random(seed)
-    with Nursery() as nursery:
-        crashes = Crashes(nursery, folder, seed, number)
+    with ForkServer() as fork_server:
+        crashes = Crashes(fork_server, folder, seed, number)
         landed, turn = 0, 0
         while landed < kills:
             turn += 1
             for cell in order.sample(table, len(table)):
                 before = cell.kills
-                often = 1 if once or "workers" in cell.victim.kind else turn
+                often = 1 if once or "workers" in cell.scenario.kind else turn
                 crashes.hit(cell, min(kills - landed, often))
                 landed += cell.kills - before
                 report(cell)
@@ -190,7 +190,7 @@ def markdown(table: list[Cell]) -> str:
     for cell in table:
         numbers = (cell.kills, cell.finished, cell.identical, cell.lost, cell.repeated)
         if cell.kills:
-            row = (cell.victim.kind, cell.victim.storage, cell.place, *map(str, numbers))
+            row = (cell.scenario.kind, cell.scenario.storage, cell.place, *map(str, numbers))
             lines.append(f"| {' | '.join(row)} |")
     sums = [sum(getattr(c, n) for c in table) for n in ("kills", "finished", "identical", "lost", "repeated")]
     lines.append(f"| **all** | | | {' | '.join(f'**{number}**' for number in sums)} |")
@@ -202,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--signal", choices=("KILL", "INT"), default="KILL")
-    parser.add_argument("--once", action="store_true", help="hit each victim once, not oftener on every way round")
+    parser.add_argument("--once", action="store_true", help="hit each scenario once, not oftener on every way round")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the table here as Markdown")
     chosen = parser.parse_args()
@@ -217,13 +217,14 @@ def main() -> None:
         chosen.out.write_text(text, encoding="utf-8")
     for cell in table:
         for trouble in cell.troubles:
-            print(f"{cell.victim.name}, {cell.place}: {trouble}")
+            print(f"{cell.scenario.name}, {cell.place}: {trouble}")
     raise SystemExit(0 if all(cell.sound for cell in table) else 1)
 
 
 def _tell(cell: Cell) -> None:
     print(
-        f"{cell.victim.name}, {cell.place}: {cell.kills} landed, {cell.missed} missed, sound: {cell.sound}", flush=True
+        f"{cell.scenario.name}, {cell.place}: {cell.kills} landed, {cell.missed} missed, sound: {cell.sound}",
+        flush=True,
     )
 
 

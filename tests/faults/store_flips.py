@@ -25,7 +25,7 @@ import numpy as np
 from fedstale.store import Store, StoreError
 
 from .corruption import PAGE, cut, flip, scramble, zero
-from .victims import metrics_outcome
+from .scenarios import metrics_outcome
 
 
 def swap(file: Path, old: Path, chance: random.Random) -> str:

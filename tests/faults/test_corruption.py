@@ -17,7 +17,7 @@ from fedstale.durable import FileTrouble
 from fedstale.store import Store, StoreError
 
 from . import corruption, store_flips
-from .nursery import Nursery
+from .fork_server import ForkServer
 
 pytest.importorskip("torch")
 pytest.importorskip("flwr")
@@ -31,16 +31,16 @@ def quietly(scene: corruption.Scene, mutations: int, seed: int) -> corruption.Ta
 
 
 @pytest.mark.parametrize("name", ["single run, quadratic, ram", "Flower server, disk"])
-def test_damaged_files_are_an_error_or_make_no_difference(name: str, nursery: Nursery, tmp_path: Path) -> None:
-    scene = corruption.set_scene(nursery, name, tmp_path)
+def test_damaged_files_are_an_error_or_make_no_difference(name: str, fork_server: ForkServer, tmp_path: Path) -> None:
+    scene = corruption.set_scene(fork_server, name, tmp_path)
     tally = quietly(scene, 10, seed=1)
     assert sum(counts.total() for counts in tally.values()) == 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", corruption.SCENES)
-def test_many_damaged_files(name: str, nursery: Nursery, tmp_path: Path) -> None:
-    scene = corruption.set_scene(nursery, name, tmp_path)
+def test_many_damaged_files(name: str, fork_server: ForkServer, tmp_path: Path) -> None:
+    scene = corruption.set_scene(fork_server, name, tmp_path)
     tally = quietly(scene, 120, seed=2)
     assert sum(counts["error"] for counts in tally.values()) > 5
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from . import crashes, fig2
-from .nursery import Nursery
-from .victims import VICTIMS
+from .fork_server import ForkServer
+from .scenarios import SCENARIOS
 
 pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
 
 @pytest.fixture(scope="module")
-def killer(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> crashes.Crashes:
-    return crashes.Crashes(nursery, tmp_path_factory.mktemp("crashes"), seed=7)
+def killer(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> crashes.Crashes:
+    return crashes.Crashes(fork_server, tmp_path_factory.mktemp("crashes"), seed=7)
 
 
 @pytest.mark.parametrize(
-    ("victim", "place"),
+    ("scenario", "place"),
     [
         ("single run, quadratic, disk", "checkpoint"),
         ("single run, quadratic, ram", "store"),
@@ -32,15 +32,15 @@ def killer(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> crashe
         pytest.param("Flower server, ram", "store", marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_a_place(killer: crashes.Crashes, victim: str, place: str) -> None:
-    cell = crashes.Cell(VICTIMS[victim], place)
+def test_killed_at_a_place(killer: crashes.Crashes, scenario: str, place: str) -> None:
+    cell = crashes.Cell(SCENARIOS[scenario], place)
     killer.hit(cell, 1)
     assert (cell.kills, cell.finished, cell.identical) == (1, 1, 1), cell.troubles
     assert cell.sound, cell.troubles
 
 
 @pytest.mark.parametrize(
-    ("victim", "place"),
+    ("scenario", "place"),
     [
         ("single run, quadratic, disk", "rule"),
         ("single run, quadratic, ram", "checkpoint"),
@@ -49,26 +49,26 @@ def test_killed_at_a_place(killer: crashes.Crashes, victim: str, place: str) -> 
         ("sweep, one by one, disk", "store"),
     ],
 )
-def test_ctrl_c_at_a_place(nursery: Nursery, victim: str, place: str, tmp_path: Path) -> None:
-    hits = crashes.Crashes(nursery, tmp_path, seed=7, signal=signal.SIGINT)
-    cell = crashes.Cell(VICTIMS[victim], place)
+def test_ctrl_c_at_a_place(fork_server: ForkServer, scenario: str, place: str, tmp_path: Path) -> None:
+    hits = crashes.Crashes(fork_server, tmp_path, seed=7, signal=signal.SIGINT)
+    cell = crashes.Cell(SCENARIOS[scenario], place)
     hits.hit(cell, 1)
     assert (cell.kills, cell.finished, cell.identical) == (1, 1, 1), cell.troubles
     assert cell.sound, cell.troubles
 
 
-@pytest.mark.parametrize("victim", ["Flower server, ram", "Flower server, disk"])
+@pytest.mark.parametrize("scenario", ["Flower server, ram", "Flower server, disk"])
 def test_a_flower_server_killed_between_checkpoint_and_store_tells_the_round_later(
-    nursery: Nursery, killer: crashes.Crashes, victim: str, tmp_path: Path
+    fork_server: ForkServer, killer: crashes.Crashes, scenario: str, tmp_path: Path
 ) -> None:
     """The checkpoint has round t, the store has not: its numbers are in the checkpoint, and nothing is asked twice."""
-    expected, _, _ = killer.whole(VICTIMS[victim])
+    expected, _, _ = killer.whole(SCENARIOS[scenario])
     saves = 3
-    answer = nursery.run(victim, tmp_path / "f", place="saved", crossing=saves, moment="after")
+    answer = fork_server.run(scenario, tmp_path / "f", place="saved", crossing=saves, moment="after")
     assert answer["signal"] == 9
-    assert nursery.run(victim, tmp_path / "f")["code"] == 0
-    found, rounds = VICTIMS[victim].read(tmp_path / "f")
-    assert rounds == list(range(VICTIMS[victim].rounds))
+    assert fork_server.run(scenario, tmp_path / "f")["code"] == 0
+    found, rounds = SCENARIOS[scenario].read(tmp_path / "f")
+    assert rounds == list(range(SCENARIOS[scenario].rounds))
     assert found == expected
 
 
@@ -76,21 +76,21 @@ def test_a_flower_server_killed_between_checkpoint_and_store_tells_the_round_lat
     "crossing", [1, 3, 5, pytest.param(2, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
 )
 def test_a_flower_server_killed_in_its_first_checkpoint_starts_again(
-    nursery: Nursery, killer: crashes.Crashes, crossing: int, tmp_path: Path
+    fork_server: ForkServer, killer: crashes.Crashes, crossing: int, tmp_path: Path
 ) -> None:
-    victim = VICTIMS["Flower server, disk"]
-    answer = nursery.run(victim.name, tmp_path / "f", place="checkpoint", crossing=crossing, moment="after")
+    scenario = SCENARIOS["Flower server, disk"]
+    answer = fork_server.run(scenario.name, tmp_path / "f", place="checkpoint", crossing=crossing, moment="after")
     assert answer["signal"] == 9
-    again = nursery.run(victim.name, tmp_path / "f")
+    again = fork_server.run(scenario.name, tmp_path / "f")
     assert again["code"] == 0, again["log"]
-    assert victim.read(tmp_path / "f")[0] == killer.whole(victim)[0]
+    assert scenario.read(tmp_path / "f")[0] == killer.whole(scenario)[0]
 
 
 def test_what_differs_is_noticed(killer: crashes.Crashes) -> None:
-    """The comparison itself: a victim measured against a truth with one other bit is not sound."""
-    victim = VICTIMS["single run, quadratic, ram"]
-    truth, _, _ = killer.whole(victim)
-    cell = crashes.Cell(victim, "training")
+    """The comparison itself: a scenario measured against a truth with one other bit is not sound."""
+    scenario = SCENARIOS["single run, quadratic, ram"]
+    truth, _, _ = killer.whole(scenario)
+    cell = crashes.Cell(scenario, "training")
     folder = killer._new()
     killer._finish(cell, folder, {**truth, "model": "another"})
     assert (cell.finished, cell.identical, cell.sound) == (1, 0, False)
@@ -102,7 +102,7 @@ def test_what_differs_is_noticed(killer: crashes.Crashes) -> None:
 def test_forty_hits(number: int, tmp_path: Path) -> None:
     table = crashes.campaign(40, tmp_path, seed=3, number=number)
     assert sum(cell.kills for cell in table) == 40
-    assert all(cell.sound for cell in table), [(c.victim.name, c.place, c.troubles) for c in table if not c.sound]
+    assert all(cell.sound for cell in table), [(c.scenario.name, c.place, c.troubles) for c in table if not c.sound]
 
 
 @pytest.mark.slow

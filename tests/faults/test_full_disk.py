@@ -150,24 +150,24 @@ def test_rows_that_do_not_fit_refuse_the_round_and_nothing_else(mount: Mount) ->
 
 
 def test_a_run_on_a_disk_that_fills_up_goes_on_later_with_the_same_bits(mount: Mount, tmp_path: Path) -> None:
-    from .victims import VICTIMS
+    from .scenarios import SCENARIOS
 
-    victim = VICTIMS["single run, quadratic, disk"]
-    victim.go(tmp_path / "whole")
-    truth, _ = victim.read(tmp_path / "whole")
+    scenario = SCENARIOS["single run, quadratic, disk"]
+    scenario.go(tmp_path / "whole")
+    truth, _ = scenario.read(tmp_path / "whole")
     disk = mount(4096)
     (disk / "s").mkdir()
     with Store.open(disk / "s"):
         pass
     filler = fill(disk, leave=90_000)
     with pytest.raises(fs.InvalidInput) as error:
-        victim.go(disk / "s")
+        scenario.go(disk / "s")
     one_line(error, disk / "s")
     filler.unlink()
     with Store.open(disk / "s") as store:
         assert [info.status for info in store.runs()] in ([], ["failed"], ["interrupted"])
-    victim.go(disk / "s")
-    assert victim.read(disk / "s")[0] == truth
+    scenario.go(disk / "s")
+    assert scenario.read(disk / "s")[0] == truth
 
 
 def test_a_read_only_folder_is_one_line(mount: Mount) -> None:

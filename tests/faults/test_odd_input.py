@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +25,16 @@ from fedstale.simulation.settings import Settings, from_toml
 from fedstale.state import read_tensors, write_tensors
 from fedstale.sweeps import Grid
 
-MEMORY = 4 << 30
+from .fork_server import Done, ForkServer
 
-
-def command(*words: str, file_size: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `fedstale` with bounded memory, and files of a bounded size."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        if file_size is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
-
-    run = [sys.executable, "-m", "fedstale", *words]
-    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(run, capture_output=True, text=True, timeout=60, preexec_fn=limit, env=alone)
+MEMORY = 3 << 30
 
 
 def one_line(error: fs.InvalidInput) -> None:
     assert "\n" not in str(error)
 
 
-def refused(done: subprocess.CompletedProcess[str]) -> str:
+def refused(done: Done) -> str:
     assert done.returncode == 2, done.stderr[-2000:]
     assert done.stderr.count("\n") == 1, done.stderr[-2000:]
     return done.stderr
@@ -81,12 +71,13 @@ def test_a_toml_file_that_python_cannot_read(text: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
+def test_the_command_line_says_it_in_one_line(tmp_path: Path, fork_server: ForkServer) -> None:
+    fedstale = partial(fork_server.fedstale, memory=MEMORY)
     (tmp_path / "run.toml").write_text("rounds = 1e26\n")
     store = ["--store", str(tmp_path / "store")]
-    assert "rounds = 1e+26" in refused(command("run", str(tmp_path / "run.toml"), *store))
-    assert "num_clients" in refused(command("run", "quadratic", "--num-clients", "1000000000", *store))
-    assert "num_clients" in refused(command("run", "quadratic", "--num-clients", str(MOST_CLIENTS), *store))
+    assert "rounds = 1e+26" in refused(fedstale("run", str(tmp_path / "run.toml"), *store))
+    assert "num_clients" in refused(fedstale("run", "quadratic", "--num-clients", "1000000000", *store))
+    assert "num_clients" in refused(fedstale("run", "quadratic", "--num-clients", str(MOST_CLIENTS), *store))
 
 
 def test_a_grid_without_an_end_is_not_begun() -> None:
@@ -155,7 +146,7 @@ def test_other_options_that_nobody_means() -> None:
         "0,1\r0,2\x1b[2J\n",
     ],
 )
-def test_a_log_with_numbers_that_nobody_means(text: str, tmp_path: Path) -> None:
+def test_a_log_with_numbers_that_nobody_means(text: str, tmp_path: Path, fork_server: ForkServer) -> None:
     file = tmp_path / "log.csv"
     file.write_text(text)
     with pytest.raises(fs.InvalidInput) as error:
@@ -163,13 +154,14 @@ def test_a_log_with_numbers_that_nobody_means(text: str, tmp_path: Path) -> None
     assert len(str(error.value)) < 600
     if "9" * 31 not in text:
         return
-    assert "\x1b" not in refused(command("advise", str(file)))
+    assert "\x1b" not in refused(fork_server.fedstale("advise", file, memory=MEMORY))
 
 
-def test_advice_for_more_clients_than_there_are() -> None:
-    assert "10,000,000 clients" in refused(command("advise", "--p", "1000000000000x0.5"))
-    assert refused(command("advise", "--p", "9" * 4000 + "x0.5,1"))
-    done = command("advise", "--p", "3x0.5,1")
+def test_advice_for_more_clients_than_there_are(fork_server: ForkServer) -> None:
+    fedstale = partial(fork_server.fedstale, memory=MEMORY)
+    assert "10,000,000 clients" in refused(fedstale("advise", "--p", "1000000000000x0.5"))
+    assert refused(fedstale("advise", "--p", "9" * 4000 + "x0.5,1"))
+    done = fedstale("advise", "--p", "3x0.5,1")
     assert done.returncode == 0
     assert "N = 4" in done.stdout
 
@@ -264,5 +256,12 @@ def test_a_pipe_in_place_of_a_row_file_or_a_lock_is_not_waited_for(tmp_path: Pat
 def test_a_limit_on_the_size_of_files_is_one_line(limit: int, tmp_path: Path) -> None:
     """`ulimit -f`: the system's word is EFBIG, not ENOSPC."""
     words = ["run", "quadratic", "--num-clients", "40", "--rounds", "300", "--quiet", "--memory", "disk"]
-    done = command(*words, "--per-client", "--store", str(tmp_path / "store"), file_size=limit)
+    words += ["--per-client", "--store", str(tmp_path / "store")]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedstale", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
     refused(done)

@@ -62,6 +62,7 @@ def small(task: str = "digits-mlp", betas: Sequence[float | str] = (0.0, 1.0, "a
     return {"p_min": (0.5,), "swaps": (0.0, 0.6), "betas": betas, "seeds": 1, "rates": (0.3,)}
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_runs_are_shared_between_figures(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         chosen = extent("digits-mlp", **small())  # type: ignore[arg-type]
@@ -76,6 +77,7 @@ def test_runs_are_shared_between_figures(tmp_path: Path) -> None:
         assert any("seeds" in part for part in again.left_out)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_rates_are_widened_until_the_best_is_interior(tmp_path: Path) -> None:
     axes = {**small(betas=(0.0, 1.0)), "swaps": (0.6,), "rates": (0.1, 10**-1.5)}
     chosen = extent("digits-mlp", **axes)  # type: ignore[arg-type]
@@ -93,12 +95,14 @@ def test_the_rates_are_widened_until_the_best_is_interior(tmp_path: Path) -> Non
         assert all(float(line["lr"]) > 0.1 and line["at_edge"] == "" for line in lines)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_claims_from_the_store_alone(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
-        made = Reproducer(store, tmp_path / "out", extent("digits-mlp"), run=False).reproduce("claims")
+        few = extent("digits-mlp", p_min=(0.5, 0.05), seeds=1)
+        made = Reproducer(store, tmp_path / "out", few, run=False).reproduce("claims")
         assert {row.verdict for row in made.claims} == {"not decided"}
         with pytest.raises(InvalidInput, match="has no run of fig2"):
-            Reproducer(store, tmp_path / "out", extent("digits-mlp"), run=False).reproduce("fig2")
+            Reproducer(store, tmp_path / "out", few, run=False).reproduce("fig2")
 
 
 def test_wrong_names() -> None:
@@ -108,6 +112,7 @@ def test_wrong_names() -> None:
         extent("digits-mlp", swaps=())
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_fresh_seeds_run_at_the_rates_that_the_others_chose(tmp_path: Path) -> None:
     axes = {**small(betas=(0.0, 1.0, "auto")), "swaps": (0.0,), "rates": (1.0, 0.001), "seeds": 2}
     chosen = extent("digits-mlp", **axes)  # type: ignore[arg-type]
@@ -126,6 +131,7 @@ def test_fresh_seeds_run_at_the_rates_that_the_others_chose(tmp_path: Path) -> N
         assert any("the seeds that chose the rate" in row.claim for row in claims)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_change_of_the_setting_is_said(tmp_path: Path) -> None:
     axes = {**small(betas=(0.0, 1.0)), "swaps": (0.6,)}
     chosen = extent("digits-mlp", changed={"batch_size": 8}, **axes)  # type: ignore[arg-type]

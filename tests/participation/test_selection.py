@@ -162,9 +162,9 @@ def test_binned_probabilities_are_close_to_the_exact_ones(monkeypatch: pytest.Mo
     ],
 )
 @pytest.mark.parametrize("selection", [All(), UniformSample(2), Fraction(0.5)])
-def test_probabilities_match_the_frequencies_of_a_run(process: Process, selection: Selection) -> None:
+@pytest.mark.parametrize("rounds", [1_000, pytest.param(4_000, marks=pytest.mark.slow)])
+def test_probabilities_match_the_frequencies_of_a_run(process: Process, selection: Selection, rounds: int) -> None:
     participation = Participation(process, selection)
-    rounds = 4_000
     # With ρ = 0.5 the variance of a frequency is at most three times that of independent rounds.
     deviation = np.sqrt(3 * 0.25 / rounds)
     frequency = participation.estimate(rounds, seed=2)

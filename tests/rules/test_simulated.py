@@ -137,6 +137,7 @@ def test_who_changes_the_clients_says_so(name: str) -> None:
     assert rule.changes_clients == asked
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_compare_all_on_the_command_line(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 

@@ -47,7 +47,9 @@ def draws(rounds: range) -> list[str]:
     return result
 
 
+@pytest.mark.slow
 def test_one_or_two_processes_draw_the_same() -> None:
+    """By default tests/faults/test_crashes.py tells it: what one process began, another ends with the same bits."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         others = pool.submit(draws, range(20, 40)).result()
     assert draws(range(20)) + others == draws(range(40))

@@ -1,4 +1,8 @@
-"""kill -9 at random moments: after resuming each time, the model has the bits of an uninterrupted run."""
+"""kill -9 at random moments: after resuming each time, the model has the bits of an uninterrupted run.
+
+All slow. tests/faults/test_crashes.py kills at chosen places, in processes that need not be started, and whether the
+last checkpoint is ever touched, tests/memory/test_last_checkpoint.py tells.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ import pytest
 import fedstale as fs
 from fedstale.store import Store
 
+pytestmark = pytest.mark.slow
 COMMON = ["--rounds", "{rounds}", "--p-min", "0.2", "--seed", "3", "--checkpoint-every", "5", "--quiet"]
 DIGITS = ["digits-mlp", "--engine", "vmap", "--threads", "1", "--swap", "0.5"]
 QUADRATIC = ["quadratic", "--num-clients", "6", "--lr", "0.02"]
@@ -84,16 +89,11 @@ def check(tmp_path: Path, task: list[str], rounds: int, memory: str, method: str
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "cut")
 
 
-@pytest.mark.parametrize(
-    ("memory", "kills"),
-    [("disk", 1), *(pytest.param(memory, 3, marks=pytest.mark.slow) for memory in ("ram", "disk"))],
-)
-def test_quadratic(memory: str, kills: int, tmp_path: Path) -> None:
-    """Once by default: whether the last checkpoint is ever touched, tests/memory/test_last_checkpoint.py tells."""
-    check(tmp_path, QUADRATIC, 1500, memory, "fedstale-fedau", kills)
+@pytest.mark.parametrize("memory", ["ram", "disk"])
+def test_quadratic(memory: str, tmp_path: Path) -> None:
+    check(tmp_path, QUADRATIC, 1500, memory, "fedstale-fedau", kills=3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["ram", "disk"])
 @pytest.mark.parametrize("method", METHODS)
 def test_digits_twenty_times(memory: str, method: str, tmp_path: Path) -> None:

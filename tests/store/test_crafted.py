@@ -4,10 +4,7 @@ import io
 import json
 import os
 import re
-import resource
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -22,6 +19,7 @@ import pytest
 from fedstale.store import Store, StoreError
 from fedstale.store.blocks import Kind, decode, with_checksum
 from fedstale.store.info import CHECKSUM, checksum
+from tests.faults.fork_server import Done, ForkServer
 
 Change = Callable[[sqlite3.Connection], Any]
 
@@ -61,19 +59,7 @@ def everything(folder: Path) -> None:
         store.export_csv(io.StringIO())
 
 
-def command(*words: str, memory: int | None = None, patience: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run `fedstale` with at most so many bytes of address space."""
-
-    def limit() -> None:
-        if memory is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-
-    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    run = [sys.executable, "-m", "fedstale", *words]
-    return subprocess.run(run, capture_output=True, text=True, timeout=patience, preexec_fn=limit, env=alone)
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
+def refused(done: Done) -> str:
     assert done.returncode == 2, done.stderr[-2000:]
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
@@ -84,14 +70,14 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 
 @pytest.mark.parametrize("table", ["run", "version", "block", "setting"])
-def test_a_view_without_an_end_in_place_of_a_table(table: str, tmp_path: Path) -> None:
+def test_a_view_without_an_end_in_place_of_a_table(table: str, tmp_path: Path, fork_server: ForkServer) -> None:
     def change(connection: sqlite3.Connection) -> None:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         connection.execute(f"ALTER TABLE {table} RENAME TO hidden")
         connection.execute(f"CREATE VIEW {table} AS {ENDLESS}{', '.join(f'i AS {name}' for name in columns)} FROM n")
 
     crafted(tmp_path, change, seal=False)
-    assert "damaged" in refused(command("runs", "list", "--store", str(tmp_path), patience=30))
+    assert "damaged" in refused(fork_server.fedstale("runs", "list", "--store", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -212,12 +198,13 @@ def test_a_block_that_no_run_can_have_written(kind: Kind, raw: bytes, tmp_path: 
         everything(tmp_path)
 
 
-def test_a_small_store_does_not_fill_the_memory(tmp_path: Path) -> None:
+def test_a_small_store_does_not_fill_the_memory(tmp_path: Path, fork_server: ForkServer) -> None:
     """A gigabyte of zeros in one megabyte: `runs show` took several of them."""
 
     def change(connection: sqlite3.Connection) -> None:
-        stream = zlib.compressobj(9)
-        data = stream.compress(b"\x01" + bytes(11)) + b"".join(stream.compress(bytes(1 << 20)) for _ in range(1 << 10))
+        stream, zeros = zlib.compressobj(9), bytes(1 << 20)
+        data = stream.compress(b"\x01" + bytes(11)) + stream.flush(zlib.Z_FULL_FLUSH)
+        data += (stream.compress(zeros) + stream.flush(zlib.Z_FULL_FLUSH)) * (1 << 10)  # it depends on nothing before
         place = 1, int(Kind.METRIC), "loss", 0
         data = with_checksum(data + stream.flush(), *place)
         assert len(data) < 2 << 20
@@ -226,12 +213,14 @@ def test_a_small_store_does_not_fill_the_memory(tmp_path: Path) -> None:
 
     crafted(tmp_path, change)
     assert "larger than a block can be" in refused(
-        command("runs", "show", "one", "--store", str(tmp_path), memory=3 << 30)
+        fork_server.fedstale("runs", "show", "one", "--store", tmp_path, memory=2 << 30)
     )
 
 
 @pytest.mark.parametrize("commands", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_many_rounds_of_many_metrics_do_not_fill_the_memory(commands: bool, tmp_path: Path) -> None:
+def test_many_rounds_of_many_metrics_do_not_fill_the_memory(
+    commands: bool, tmp_path: Path, fork_server: ForkServer
+) -> None:
     """Each metric is laid beside every round: a thousand names and a million rounds would be eight gigabytes."""
     blocks, names = 4000, 1000
     rounds = zlib.compress(packed([0] + [1] * 255, [0] * 256, b""))
@@ -250,8 +239,8 @@ def test_many_rounds_of_many_metrics_do_not_fill_the_memory(commands: bool, tmp_
     with Store.open(tmp_path, read_only=True) as store, pytest.raises(StoreError, match="request fewer"):
         store.run("one").metrics()
     if commands:
-        assert refused(command("runs", "show", "one", "--store", str(tmp_path), "--json", memory=3 << 30))
-        assert command("runs", "show", "one", "--store", str(tmp_path), memory=3 << 30).returncode == 0
+        assert refused(fork_server.fedstale("runs", "show", "one", "--store", tmp_path, "--json", memory=2 << 30))
+        assert fork_server.fedstale("runs", "show", "one", "--store", tmp_path, memory=2 << 30).returncode == 0
 
 
 def test_a_wide_round_among_narrow_ones_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -292,7 +281,7 @@ def test_noise_in_a_block_is_always_the_same_kind_of_error(kind: Kind) -> None:
                 assert found.counts.sum() == len(found.values)
 
 
-def test_a_name_with_codes_for_the_terminal_is_shown_as_text(tmp_path: Path) -> None:
+def test_a_name_with_codes_for_the_terminal_is_shown_as_text(tmp_path: Path, fork_server: ForkServer) -> None:
     name = "one\x1b]0;owned\x07\x1b[2J\u202ereversed"
     crafted(
         tmp_path,
@@ -306,7 +295,7 @@ def test_a_name_with_codes_for_the_terminal_is_shown_as_text(tmp_path: Path) -> 
     for words in (["runs", "list"], ["runs", "show", id], ["runs", "show", "nobody"], ["resume", id], ["report", id]):
         if words[0] == "report":
             words += ["--out", str(tmp_path / "report.html")]
-        done = command(*words, "--store", str(tmp_path))
+        done = fork_server.fedstale(*words, "--store", tmp_path)
         told = done.stdout + done.stderr
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", told), repr(told)
         assert "Traceback" not in told

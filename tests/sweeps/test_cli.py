@@ -73,6 +73,7 @@ def test_wrong_options(grid: Path, tmp_path: Path) -> None:
         invoke("reproduce", "fig2", "--p-min", "a", "--store", tmp_path / "s", "--out", tmp_path / "o")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_reproduce(tmp_path: Path) -> None:
     small = ("--p-min", "0.5", "--swap", "0.6", "--beta", "0,1,auto", "--lr", "0.3", "--widen", 0, "--seeds", 1)
     where = ("--store", tmp_path / "s", "--out", tmp_path / "o", "--workers", 0, "-q")

@@ -1,7 +1,7 @@
 """What is killed: single runs, sweeps and a Flower server, small enough that a hundred of them take minutes.
 
-`Victim.go` is what a user would do again and again after a crash: the same command, which goes on where it stopped.
-`Victim.outcome` is everything that must be the same in the end, as text and hashes. Only `seconds` is left out: it is
+`Scenario.go` is what a user would do again and again after a crash: the same command, which goes on where it stopped.
+`Scenario.outcome` is everything that must be the same in the end, as text and hashes. Only `seconds` is left out: it is
 the wall-clock.
 """
 
@@ -28,7 +28,7 @@ CLIENTS = 6
 
 
 @dataclass(frozen=True)
-class Victim:
+class Scenario:
     """A kind of process and where it keeps stale updates.
 
     Attributes
@@ -196,18 +196,18 @@ def _read_flower(folder: Path) -> tuple[dict[str, Any], list[Any]]:
 
 EVERYWHERE = ("training", "rule", "checkpoint", "store")
 SWEPT = ("training", "rule", "store")  # a sweep has no checkpoints: an unfinished run is done again
-VICTIMS = {
-    victim.name: victim
-    for victim in (
-        Victim("single run", "ram", EVERYWHERE, _run("ram", "digits"), ROUNDS, _read_run),
-        Victim("single run", "disk", EVERYWHERE, _run("disk", "digits"), ROUNDS, _read_run),
-        Victim("single run, quadratic", "ram", EVERYWHERE, _run("ram:bfloat16", "quadratic"), ROUNDS, _read_run),
-        Victim("single run, quadratic", "disk", EVERYWHERE, _run("disk", "quadratic"), ROUNDS, _read_run),
-        Victim("single run, starting", "ram", (), _run("ram", "quadratic", cold=True), ROUNDS, _read_run),
-        Victim("sweep, lock-step", "ram", SWEPT, _sweep("ram", 0), 12, _read_sweep("ram")),
-        Victim("sweep, one by one", "disk", SWEPT, _sweep("disk", 0), 12, _read_sweep("disk")),
-        Victim("sweep, 2 workers", "ram", ("worker", "store"), _sweep("ram", 2), 12, _read_sweep("ram")),
-        Victim("Flower server", "ram", EVERYWHERE, _flower("ram"), FLOWER_ROUNDS, _read_flower),
-        Victim("Flower server", "disk", EVERYWHERE, _flower("disk"), FLOWER_ROUNDS, _read_flower),
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("single run", "ram", EVERYWHERE, _run("ram", "digits"), ROUNDS, _read_run),
+        Scenario("single run", "disk", EVERYWHERE, _run("disk", "digits"), ROUNDS, _read_run),
+        Scenario("single run, quadratic", "ram", EVERYWHERE, _run("ram:bfloat16", "quadratic"), ROUNDS, _read_run),
+        Scenario("single run, quadratic", "disk", EVERYWHERE, _run("disk", "quadratic"), ROUNDS, _read_run),
+        Scenario("single run, starting", "ram", (), _run("ram", "quadratic", cold=True), ROUNDS, _read_run),
+        Scenario("sweep, lock-step", "ram", SWEPT, _sweep("ram", 0), 12, _read_sweep("ram")),
+        Scenario("sweep, one by one", "disk", SWEPT, _sweep("disk", 0), 12, _read_sweep("disk")),
+        Scenario("sweep, 2 workers", "ram", ("worker", "store"), _sweep("ram", 2), 12, _read_sweep("ram")),
+        Scenario("Flower server", "ram", EVERYWHERE, _flower("ram"), FLOWER_ROUNDS, _read_flower),
+        Scenario("Flower server", "disk", EVERYWHERE, _flower("disk"), FLOWER_ROUNDS, _read_flower),
     )
 }

@@ -1,9 +1,9 @@
 """A warm parent process that forks one child per job: starting Python and torch anew takes longer than a run.
 
 The parent imports everything and computes nothing (no thread runs when it forks). Each child becomes the leader of its
-own process group, sets its trap, and does the work. Jobs and answers are lines of JSON on standard input and output.
-How a child ended is read from `waitpid`: a kill counts only when the system says that signal 9 ended it, an interrupt
-only when the child says so by its exit code, 130.
+own process group, sets its trap, and does the work. A job is a scenario, or a command of `fedstale` with its variables.
+Jobs and answers are lines of JSON on standard input and output. How a child ended is read from `waitpid`: a kill counts
+only when the system says that signal 9 ended it, an interrupt only when the child says so by its exit code, 130.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import suppress
@@ -29,17 +31,18 @@ ENVIRONMENT = {
 }
 
 
+Done = subprocess.CompletedProcess[str]
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
 
-class Nursery:
+class ForkServer:
     """The test's side: `run` one job after the other."""
 
     def __init__(self) -> None:
         environment = {**os.environ, **ENVIRONMENT}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.nursery"],
+            [sys.executable, "-m", "tests.faults.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -47,17 +50,26 @@ class Nursery:
             cwd=Path(__file__).parents[2],
         )
 
-    def run(self, victim: str, folder: Path, **job: Any) -> dict[str, Any]:
+    def run(self, scenario: str, folder: Path, **job: Any) -> dict[str, Any]:
         """Do a job: {"signal": number or None, "code": exit code or None, "log": text, "counts": …}."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        job |= {"victim": victim, "folder": str(folder)}
+        job |= {"scenario": scenario, "folder": str(folder)}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
 
-    def __enter__(self) -> Nursery:
+    def fedstale(self, *words: str | Path, cwd: Path | str = ".", memory: int | None = None, **variables: str) -> Done:
+        """Run a command as `python -m fedstale` would, for a minute at most, and with at most so much more memory."""
+        with tempfile.TemporaryDirectory() as folder:
+            job: dict[str, Any] = {"command": list(map(str, words)), "cwd": str(Path(cwd).absolute()), "memory": memory}
+            answer = self.run("", Path(folder) / "command", variables={**os.environ, **variables}, **job)
+            out, errors = (Path(folder, f"command.{name}").read_text("utf-8") for name in ("out", "log"))
+        code = answer["code"] if answer["signal"] is None else -answer["signal"]
+        return subprocess.CompletedProcess(["fedstale", *job["command"]], code, out, errors)
+
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +82,7 @@ def child(job: dict[str, Any], log: Path, counts: Path) -> None:
     """Do the work of one job in this process; never returns."""
     os.setsid()
     sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(sink, 1)
+    os.dup2(os.open(log.with_suffix(".out"), os.O_WRONLY | os.O_CREAT) if "command" in job else sink, 1)
     os.dup2(sink, 2)
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)
@@ -78,24 +90,44 @@ def child(job: dict[str, Any], log: Path, counts: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore Ctrl-C
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if "command" in job:
+            command(job)
         from .places import Trap
-        from .victims import VICTIMS
+        from .scenarios import SCENARIOS
 
         random.seed(job.get("seed", 0))
         number = job.get("signal", signal.SIGKILL)
         trap = Trap(job.get("place"), job.get("crossing", 0), job.get("moment", "before"), number).set()
-        VICTIMS[job["victim"]].go(Path(job["folder"]))
+        SCENARIOS[job["scenario"]].go(Path(job["folder"]))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is through
         counts.write_text(json.dumps(trap.counts))
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def command(job: dict[str, Any]) -> None:
+    """Be the command line."""
+    from fedstale.cli.app import main
+
+    os.environ.clear()
+    os.environ.update(job["variables"])
+    os.chdir(job["cwd"])
+    signal.alarm(60)
+    if job["memory"] is not None:
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + job["memory"],) * 2)
+    sys.argv = ["fedstale", *job["command"]]
+    main()
+    sys.exit(0)
 
 
 def children_of(process: int) -> list[int]:
@@ -155,7 +187,9 @@ def main() -> None:
     import sklearn.datasets  # noqa: F401
     import torch
 
-    from . import absent, places, victims  # noqa: F401
+    from fedstale.cli import app  # noqa: F401
+
+    from . import absent, places, scenarios  # noqa: F401
 
     torch.set_num_threads(1)
     random.seed(os.getpid())
