@@ -99,6 +99,17 @@ class Federation:
             )
         return replace(self, num_clients=num_clients, sizes=self.sizes if sizes is None else sizes)
 
+    def without(self, clients: ArrayLike) -> Federation:
+        """Return the same federation in which these clients have no weight; N goes on counting their indices.
+
+        With weights "client" the others have n_i = 1 from then on, which is the same objective.
+        """
+        if isinstance(self.weights, np.ndarray):
+            raise fail("weights", "given one by one", "clients cannot leave when weights are given one by one")
+        sizes = np.ones(self.num_clients) if self.weights == "client" else np.array(self.sizes, dtype=np.float64)
+        sizes[np.asarray(clients, dtype=np.int64)] = 0.0
+        return replace(self, weights="sample", sizes=sizes)
+
 
 @dataclass(frozen=True, eq=False)
 class Round:

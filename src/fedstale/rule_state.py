@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .checks import InvalidInput
 from .memory import StaleMemory
@@ -100,6 +100,15 @@ class RuleState:
             elif _FILL in part.metadata:
                 more = np.full(num_clients - len(value), part.metadata[_FILL], dtype=value.dtype)
                 setattr(self, part.name, np.concatenate([value, more]))
+
+    def forget(self, clients: ArrayLike) -> None:
+        """Let clients leave, in place: what is kept per client is as before their first round."""
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if isinstance(value, (RuleState, StaleMemory)):
+                value.forget(clients)
+            elif _FILL in part.metadata:
+                value[clients] = part.metadata[_FILL]
 
     def describe(self) -> dict[str, Any]:
         """Say in JSON what there is to be read back by `rebuild`: the class, and what each field holds."""

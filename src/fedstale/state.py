@@ -134,6 +134,16 @@ class State:
         self.last_seen = np.concatenate([self.last_seen, new])
         self.of_rule.grow(num_clients)
 
+    def forget(self, clients: Ints) -> None:
+        """Let clients leave the objective: α_i = 0, no memory, never seen. Their indices are not given to others.
+
+        The weights of those who stay are as if the others had never been there. An estimator of p forgets by itself
+        (`Estimator.forget`).
+        """
+        self.federation = self.federation.without(clients)
+        self.last_seen[clients] = -1
+        self.of_rule.forget(clients)
+
     @property
     def nbytes(self) -> int:
         """Bytes that the server keeps beside the model: rows, running sums, vectors, numbers per client."""

@@ -221,6 +221,7 @@ def test_every_node_that_was_asked_is_accounted_for() -> None:
         "participants": 3,
         "failed": 1,
         "left_out": 2,
+        "conflicts": 0,
         "stray": 1,
         "silent": 1,
     }

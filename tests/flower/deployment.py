@@ -259,7 +259,7 @@ def secure(machine: Machine) -> dict[str, Any]:
     machine.app.joinpath("digits", "server_app.py").write_text(
         machine.app.joinpath("digits", "server_app.py")
         .read_text()
-        .replace("FedStale(\n", 'FedStale(\n            identity="key",\n')
+        .replace('identity="metric:client-id"', 'identity="key"')
     )
     certificates(machine.folder)
     folder = machine.folder
@@ -291,6 +291,35 @@ def secure(machine: Machine) -> dict[str, Any]:
     }
 
 
+def keyless(machine: Machine) -> dict[str, Any]:
+    """Devices without keys, one of which restarts: without a reported id a ghost, with one the same client."""
+    client, server = (machine.app / "digits" / name for name in ("client_app.py", "server_app.py"))
+    good_client, good_server = client.read_text(), server.read_text()
+    machine.superlink()
+    for number in range(3):
+        machine.supernode(number)
+
+    def restarting(output: str) -> dict[str, Any]:
+        run = machine.run(output, num_server_rounds=6, min_nodes=2)
+        wait("the device has answered", lambda: machine.rounds(output) >= 2, PATIENCE)
+        before = machine.rounds(output)
+        machine.started["node2"].kill()
+        machine.started["node2"].wait()
+        wait("a round without it is saved", lambda: machine.rounds(output) >= before + 1, PATIENCE)
+        machine.supernode(2)
+        return {"status": machine.finish(run, output), **machine.about(output)}
+
+    client.write_text(good_client.replace(', "client-id": partition', ""))
+    server.write_text(good_server.replace('identity="metric:client-id"', 'identity="auto"'))
+    refused = machine.finish(machine.run("refused", num_server_rounds=6), "refused")
+    why = "".join(file.read_text(errors="replace") for file in machine.folder.glob("superlink.log"))
+    server.write_text(good_server.replace('identity="metric:client-id"', 'identity="node"'))
+    ghosts = restarting("ghosts")
+    client.write_text(good_client)
+    server.write_text(good_server)
+    return {"refused": refused, "why": why, "ghosts": ghosts, "known": restarting("known")}
+
+
 def certificates(folder: Path) -> None:
     """A certificate authority of our own and a certificate for loopback."""
     commands = [
@@ -320,7 +349,9 @@ def main() -> None:
     scenario, folder = sys.argv[1], Path(sys.argv[2])
     machine = Machine(folder)
     try:
-        report = {"insecure": insecure, "secure": secure, "simulation": simulation}[scenario](machine)
+        report = {"insecure": insecure, "secure": secure, "simulation": simulation, "keyless": keyless}[scenario](
+            machine
+        )
         (folder / "report.json").write_text(json.dumps(report, indent=1))
     finally:
         for process in machine.started.values():

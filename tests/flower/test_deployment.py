@@ -50,6 +50,16 @@ def test_tls_and_node_authentication(tmp_path: Path) -> None:
     assert report["last_seen"] == [3, 3, 3]
 
 
+def test_devices_without_keys_that_restart(tmp_path: Path) -> None:
+    report = deployment.inside("keyless", tmp_path, 3600)
+    assert report["refused"] == "finished:failed"
+    assert "a checkpoint needs clients that are found again" in report["why"]
+    assert {report["ghosts"]["status"], report["known"]["status"]} == {"finished:completed"}
+    assert len(report["ghosts"]["identities"]) == 4
+    assert all(name.startswith("node:") for name in report["ghosts"]["identities"])
+    assert report["known"]["identities"] == ["client-id:0", "client-id:1", "client-id:2"]
+
+
 def test_simulation_with_24_nodes(tmp_path: Path) -> None:
     report = deployment.inside("simulation", tmp_path, 1800)
     assert report["status"] == "finished:completed"

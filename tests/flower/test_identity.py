@@ -7,21 +7,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
+import fedstale as fs
 from fedstale.flower import FedStale, identity_mod
-from fedstale.flower.identity import Identity
 
 from .grid import MemoryGrid, Node, Trainer, arrays, first_model, record, trainers
 
 QUICK: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0}
 
 
+class NamedGrid(MemoryGrid):
+    """A grid whose nodes with a key were registered under a name, as SuperNode authentication does."""
+
+    def get_nodes(self) -> Any:
+        return [
+            NodeInfo(node_id=i, public_key=self.keys.get(i, b""), name=f"device {i}" if i in self.keys else None)
+            for i in self.online
+        ]
+
+
 def identities(nodes: dict[int, Node], keys: dict[int, bytes] | None = None, **options: Any) -> list[str]:
     strategy = FedStale(**QUICK, **options)
-    strategy.start(MemoryGrid(nodes, keys), record(first_model()), num_rounds=1)
+    strategy.start(NamedGrid(nodes, keys), record(first_model()), num_rounds=1)
     assert strategy.aggregator is not None
     return strategy.aggregator.identities
 
@@ -35,6 +45,46 @@ def test_auto_takes_the_best_there_is() -> None:
     assert set(by_key) == set(identities(trainers([2, 10], 5000, metrics={}), {5002: b"a", 5010: b"b"}))
 
 
+def test_a_registered_key_beats_a_claimed_id() -> None:
+    """A node with a key of its own that says it is client 0 gets its own row, and client 0 keeps its own."""
+    nodes: dict[int, Node] = {1000: Trainer(0), 1001: Trainer(1, metrics={"client-id": 0})}
+    found = identities(nodes, {1000: b"a", 1001: b"b"})
+    assert len(found) == 2
+    assert all(name.startswith("key:") for name in found)
+    mixed = identities(nodes, {1001: b"b"})  # a node without a registered key may report an id
+    assert sorted(name.partition(":")[0] for name in mixed) == ["client-id", "key"]
+
+
+def test_throw_away_keys_are_no_identity() -> None:
+    """Flower gives a SuperNode without a key a new one at each start; such keys have no name."""
+    strategy = FedStale(**QUICK)
+    strategy.start(MemoryGrid(trainers([0, 1], metrics={}), {1000: b"x", 1001: b"y"}), record(first_model()), 1)
+    assert strategy.aggregator is not None
+    assert strategy.aggregator.identities == ["node:1000", "node:1001"]
+
+
+@pytest.mark.parametrize("thief", [b"b", None])
+def test_two_claims_of_one_id_by_different_keys_are_refused_and_counted(thief: bytes | None, tmp_path: Any) -> None:
+    """Also after a restart, when the owner is away, and by a node without a registered key."""
+    options: Any = {**QUICK, "identity": "metric:client-id", "checkpoint": tmp_path, "resume": "auto"}
+    options |= {"min_available_nodes": 1, "min_train_nodes": 1}
+    grid = NamedGrid({1: Trainer(7), 2: Trainer(8)}, {1: b"a", 2: b"c"})
+    FedStale(**options).start(grid, record(first_model()), num_rounds=1)
+    away = NamedGrid({3: Trainer(7), 2: Trainer(8)}, {2: b"c"} if thief is None else {2: b"c", 3: thief})
+    strategy = FedStale(**options)
+    result = strategy.start(away, record(first_model()), num_rounds=2)
+    assert strategy.aggregator is not None
+    assert strategy.aggregator.identities == ["client-id:7", "client-id:8"]
+    assert [result.train_metrics_clientapp[t]["fedstale/conflicts"] for t in (1, 2)] == [0, 1]
+    assert result.train_metrics_clientapp[2]["fedstale/participants"] == 1
+    assert "belongs to a node with another key" in strategy.left_out[0][1].reason
+    assert strategy.account is not None
+    assert strategy.account.balanced
+    back = NamedGrid({9: Trainer(7)}, {9: b"a"})  # the owner, with a new node id
+    result = FedStale(**options).start(back, record(first_model()), num_rounds=3)
+    assert result.train_metrics_clientapp[3]["fedstale/participants"] == 1
+
+
 def test_an_identity_can_be_demanded() -> None:
     assert identities(trainers([2, 10], metrics={"site": 3.0, "client-id": 1}), identity="metric:site") == ["site:3"]
     assert identities(trainers([2, 10]), identity="node") == ["node:1002", "node:1010"]
@@ -45,25 +95,47 @@ def test_an_identity_can_be_demanded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "how", "warned"),
-    [({}, "auto", 1), (None, "auto", 0), ({}, "node", 1), ({}, "key", 1)],
+    ("keys", "how", "warned"),
+    [
+        ({1000: b"x"}, "auto", 1),
+        ({1000: b"x", 1001: b"y", 1002: b"z"}, "auto", 0),
+        ({}, "metric:client-id", 0),
+        ({}, "node", 0),
+        ({}, "key", 1),
+    ],
 )
-def test_an_unstable_identity_is_warned_of_once(
-    metrics: Any, how: str, warned: int, caplog: pytest.LogCaptureFixture
+def test_an_unstable_identity_is_said_before_the_first_round(
+    keys: Any, how: str, warned: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Once, with a remedy for a simulation, for keys and for a reported id."""
     logging.getLogger("flwr").propagate = True
+    grid = NamedGrid(trainers([0, 1, 2]), keys)
+    strategy = FedStale(**QUICK, identity=how)
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        identities(trainers([0, 1, 2], metrics=metrics), {1000: b"x"}, identity=how)
-    assert sum("SuperNode authentication" in line.getMessage() for line in caplog.records) == warned
+        strategy.configure_train(1, record(first_model()), ConfigRecord(), grid)
+        said = [line.getMessage() for line in caplog.records if "new id each time" in line.getMessage()]
+        strategy.start(grid, record(first_model()), num_rounds=2)
+        later = [line.getMessage() for line in caplog.records if "new id each time" in line.getMessage()]
+    assert len(said) == len(later) == warned
+    for text in said:
+        assert f"{3 - len(keys)} of 3" in text
+        for remedy in ("identity_mod", "flwr supernode register", "'client-id'", 'identity="node"'):
+            assert remedy in text
 
 
-def test_a_registered_node_with_a_name_is_trusted_to_keep_its_key(caplog: pytest.LogCaptureFixture) -> None:
-    identity = Identity("key")
-    identity.register_nodes([NodeInfo(node_id=7, public_key=b"k", name="hospital")])
-    logging.getLogger("flwr").propagate = True
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        assert (identity.identify(7, RecordDict()) or "").startswith("key:")
-    assert not caplog.records
+def test_a_checkpoint_of_clients_that_are_not_found_again_is_refused(tmp_path: Any) -> None:
+    grid = MemoryGrid(trainers([0, 1], metrics={}))
+    with pytest.raises(fs.InvalidInput, match=r"identity = 'auto': a checkpoint needs clients .*identity_mod"):
+        FedStale(**QUICK, checkpoint=tmp_path / "a").start(grid, record(first_model()), num_rounds=2)
+    assert not list((tmp_path / "a").glob("*.safetensors"))
+    FedStale(**QUICK, checkpoint=tmp_path / "b", identity="node").start(grid, record(first_model()), num_rounds=2)
+    # One device without an id does not end a federation that is under way, nor one whose others have ids.
+    mixed: dict[int, Node] = {1: Trainer(0), 2: Trainer(1), 3: Trainer(2, metrics={})}
+    strategy = FedStale(**QUICK, checkpoint=tmp_path / "c")
+    strategy.start(MemoryGrid(mixed), record(first_model()), num_rounds=2)
+    assert strategy.aggregator is not None
+    assert strategy.aggregator.identities == ["client-id:0", "client-id:1"]
+    assert {reply.node for _, reply in strategy.left_out} == {3}
 
 
 def test_after_a_restart_with_new_node_ids_the_rows_are_found_again() -> None:

@@ -23,6 +23,7 @@ def main(grid: Grid, context: Context) -> None:
         fraction_evaluate=float(config["fraction-evaluate"]),
         min_train_nodes=1,
         min_available_nodes=int(config["min-nodes"]),
+        identity="metric:client-id",  # client_app.py reports it: a device that restarts is found again
         checkpoint=output / "checkpoint" if output else None,
         resume="auto" if output else "never",
         store=output / "runs" if output else None,

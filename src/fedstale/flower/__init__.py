@@ -2,8 +2,11 @@
 
 from fedstale.flower import FedStale            # instead of: from flwr.serverapp.strategy import FedAvg
 
-strategy = FedStale(fraction_train=0.5)         # clients stay as they are
+strategy = FedStale(fraction_train=0.5)
 result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=10)
+
+Clients stay as they are where SuperNodes have registered keys; otherwise a reply must say whose it is, in one line:
+`ClientApp(mods=[fedstale.flower.identity_mod])`.
 """
 
 from __future__ import annotations

@@ -32,29 +32,35 @@ class Account:
         return cls(round, connected, tuple(sorted(asked)), tuple(sorted(contributed)), tuple(left_out))
 
     def nodes(self, kind: str) -> tuple[int, ...]:
-        """The nodes whose reply was left out in this way: "failed", "bad" or "stray"."""
+        """The nodes whose reply was left out in this way: "failed", "bad", "conflict" or "stray"."""
         return tuple(reply.node for reply in self.left_out if reply.kind == kind)
+
+    @property
+    def rejected(self) -> tuple[int, ...]:
+        """Who answered in time with something that cannot be used, or as a client that is not theirs."""
+        return self.nodes("bad") + self.nodes("conflict")
 
     @property
     def silent(self) -> tuple[int, ...]:
         """Who was asked and did not answer in time."""
-        return tuple(sorted({*self.asked} - {*self.contributed, *self.nodes("failed"), *self.nodes("bad")}))
+        return tuple(sorted({*self.asked} - {*self.contributed, *self.nodes("failed"), *self.rejected}))
 
     @property
     def balanced(self) -> bool:
         """Whether every node that was asked appears exactly once."""
-        parts = [*self.contributed, *self.nodes("failed"), *self.nodes("bad"), *self.silent]
+        parts = [*self.contributed, *self.nodes("failed"), *self.rejected, *self.silent]
         return sorted(parts) == list(self.asked)
 
     def numbers(self) -> dict[str, int]:
-        """The account in numbers; `left_out` counts the bad and the stray replies."""
-        bad, stray = len(self.nodes("bad")), len(self.nodes("stray"))
+        """The account in numbers; `left_out` counts the rejected and the stray replies."""
+        stray = len(self.nodes("stray"))
         return {
             "connected": self.connected,
             "asked": len(self.asked),
             "participants": len(self.contributed),
             "failed": len(self.nodes("failed")),
-            "left_out": bad + stray,
+            "left_out": len(self.rejected) + stray,
+            "conflicts": len(self.nodes("conflict")),
             "stray": stray,
             "silent": len(self.silent),
         }

@@ -30,6 +30,7 @@ _FACTS = "flower"
 """The note of a checkpoint that holds the facts about the strategy, as JSON."""
 _BUFFER, _RETURNED = "buffer/", "returned/"
 """Before the names of its arrays."""
+_LAST_HEARD = "last_heard"
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,29 @@ class Aggregator:
     layout, buffers
         How the vector becomes the model's arrays, and the arrays beside it.
     identities
-        The clients known so far; a client's position is its index in the state.
+        The clients known so far; a client's position is its index in the state. "" for a client that was forgotten.
+    by_sample
+        Whether α_i follows the number of examples that a client reports.
     """
 
     def __init__(
-        self, state: State, layout: Layout, buffers: dict[str, NDArray[Any]], identities: Sequence[str]
+        self,
+        state: State,
+        layout: Layout,
+        buffers: dict[str, NDArray[Any]],
+        identities: Sequence[str],
+        *,
+        by_sample: bool,
     ) -> None:
         self.state = state
         self.layout = layout
         self.buffers = buffers
         self.identities = list(identities)
+        self.by_sample = by_sample
+        self.last_heard = np.zeros(len(self.identities), dtype=np.int64)
+        """The last round in which a client contributed, or was connected as far as that is known, shape (n,)."""
         self.returned: ArrayRecord | None = None
-        self._index = {name: i for i, name in enumerate(self.identities)}
+        self._index = {name: i for i, name in enumerate(self.identities) if name}
         self._rows = np.empty((0, layout.num_params), dtype=layout.dtype)
 
     @classmethod
@@ -101,7 +113,7 @@ class Aggregator:
         state = rule.init(federation, memory=memory, model=vector)
         refuse_local_work(rule, state, np.zeros(1, dtype=np.int64))
         state.estimator = probabilities.start(rows)
-        return cls(state, layout, buffers, [])
+        return cls(state, layout, buffers, [], by_sample=weights == "sample")
 
     @property
     def model(self) -> NDArray[Any]:
@@ -113,6 +125,11 @@ class Aggregator:
     def arrays(self) -> ArrayRecord:
         """Return the model as Flower sends it."""
         return self.layout.join(self.model, self.buffers)
+
+    @property
+    def known(self) -> Ints:
+        """The indices of the clients that are in the objective."""
+        return np.array(sorted(self._index.values()), dtype=np.int64)
 
     def index(self, identity: str | None) -> int | None:
         """Return a client's index in the state, if it has one."""
@@ -138,8 +155,12 @@ class Aggregator:
         replies: Sequence[ClientReply],
         probabilities: Probabilities,
         max_clients: int | None = None,
+        connected: Sequence[int] = (),
     ) -> AppliedRound:
-        """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step."""
+        """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step.
+
+        `connected` are clients that were there, asked or not.
+        """
         last = self.state.last_seen
         staleness = (index - last[last >= 0]).astype(np.float64)
         found = self._admitted(self._read(replies, probabilities), max_clients)
@@ -155,13 +176,14 @@ class Aggregator:
             masses = self.state.federation.masses(clients)
             self.buffers = self.layout.mean_buffers([update.buffers for update in updates], masses)
         probabilities.observe(self.state.estimator, clients)
+        self.last_heard[[*clients, *connected]] = index
         return AppliedRound(clients, p, valid, [item for item in found if isinstance(item, LeftOut)], staleness)
 
     def _read(self, replies: Sequence[ClientReply], probabilities: Probabilities) -> list[_ClientUpdate | LeftOut]:
         """Compute each reply's update in a row of its own; what is wrong with an reply leaves it out."""
         rows = self._row_buffers(len(replies))
         sent = self.layout.as_sent(self.model)
-        sizes = self.state.federation.weights == "sample"
+        sizes = self.by_sample
 
         def read_reply(i: int) -> _ClientUpdate | LeftOut:
             reply, row = replies[i], rows[i]
@@ -186,7 +208,7 @@ class Aggregator:
     ) -> list[_ClientUpdate | LeftOut]:
         """Leave out clients that are new when there are as many as there may be."""
         result: list[_ClientUpdate | LeftOut] = []
-        free = np.inf if max_clients is None else max_clients - len(self.identities)
+        free = np.inf if max_clients is None else max_clients - len(self._index)
         for item in found:
             new = isinstance(item, _ClientUpdate) and item.reply.identity not in self._index
             if isinstance(item, _ClientUpdate) and new and free <= 0:
@@ -214,6 +236,7 @@ class Aggregator:
                 self._index[reply.identity] = len(self.identities)
                 self.identities.append(reply.identity)
         state, known = self.state, len(self.identities)
+        self.last_heard = np.concatenate([self.last_heard, np.full(known - len(self.last_heard), state.round)])
         sizes = self._sizes(replies) if state.federation.weights == "sample" else None
         if known > state.federation.num_clients or sizes is not None:
             rows = max(known, state.federation.num_clients)
@@ -224,16 +247,47 @@ class Aggregator:
         """Return n_i of everybody with what was reported now; a row in memory follows the size of its client."""
         old = np.asarray(self.state.federation.sizes)
         sizes = np.zeros(max(len(self.identities), len(old)))
-        first = not (self.state.last_seen >= 0).any()  # the rows are not taken yet: no sizes
+        first = self.by_sample and not (self.state.last_seen >= 0).any()  # the rows are not taken yet: no sizes
         sizes[: len(old)] = 0.0 if first else old
         for reply in replies:
-            client, size = self._index[reply.identity], float(reply.size or 0.0)
+            client, size = self._index[reply.identity], float(reply.size or 0.0) if self.by_sample else 1.0
             before, sizes[client] = sizes[client], size
             for memory in self.state.of_rule.memories().values():
                 if client < memory.num_clients and memory.slots[client] >= 0 and before != size:
                     mass = memory.masses[client] * (size / before)
                     memory.replace([client], memory.rows([client]), masses=[mass])
         return sizes if sizes.any() else None
+
+    def overdue(self, index: int, forget_after: int | None, forget_nodes_after: int | None) -> list[str]:
+        """Return who was not heard of for so many rounds; clients known by a node id only have a limit of their own."""
+        gone = []
+        for client in self.known:
+            name = self.identities[client]
+            limit = forget_nodes_after if name.startswith("node:") else forget_after
+            if limit is not None and index - self.last_heard[client] >= limit:
+                gone.append(name)
+        return gone
+
+    def forget(self, identities: Sequence[str], probabilities: Probabilities) -> list[int]:
+        """Let clients leave: row, identity and statistics are gone, N and α follow; return the indices they had."""
+        clients = [self._index.pop(name) for name in identities]
+        state = self.state
+        for client in clients:
+            self.identities[client] = ""
+        if not self._index and len(self.identities) == state.federation.num_clients:
+            # Nobody is left: as before the first round, one row that nobody has taken.
+            sizes = [*np.asarray(state.federation.sizes), 1.0] if state.federation.sizes is not None else None
+            state.grow(len(self.identities) + 1, sizes)
+            probabilities.grow(state.estimator, len(self.identities) + 1)
+        state.forget(np.array(clients, dtype=np.int64))
+        probabilities.forget(state.estimator, clients)
+        self._rows = np.empty((0, self.layout.num_params), dtype=self.layout.dtype)
+        return clients
+
+    def erase_spare(self) -> None:
+        """Overwrite what is left of rows that are nobody's any more."""
+        for memory in self.state.of_rule.memories().values():
+            memory.erase_spare()
 
     def save(
         self,
@@ -253,9 +307,11 @@ class Aggregator:
             "layout": self.layout.describe(),
             "identities": self.identities,
             "pending_log": pending_log,
+            "by_sample": self.by_sample,
         }
         self.state.notes[_FACTS] = json.dumps(facts, sort_keys=True)
         self.state.arrays = {_BUFFER + name: array for name, array in self.buffers.items()}
+        self.state.arrays[_LAST_HEARD] = self.last_heard
         if returned is not None:
             self.state.arrays |= {_RETURNED + slot.name: decode(returned[slot.name]) for slot in self.layout.slots}
         self.state.save(folder)
@@ -271,7 +327,8 @@ class Aggregator:
         layout = Layout.from_description(facts["layout"])
         saved = state.arrays
         buffers = {s.name: saved[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
-        aggregator = cls(state, layout, buffers, facts["identities"])
+        aggregator = cls(state, layout, buffers, facts["identities"], by_sample=facts["by_sample"])
+        aggregator.last_heard = saved[_LAST_HEARD]
         if all(_RETURNED + s.name in saved for s in layout.slots):
             returned = {s.name: saved[_RETURNED + s.name].reshape(s.shape) for s in layout.slots}
             aggregator.returned = ArrayRecord({name: Array(array) for name, array in returned.items()})

@@ -1,8 +1,8 @@
 """Who a reply comes from: the key under which a client's stale update is found again.
 
-A Flower node id is not an identity: a SuperNode without a key of its own gets a new one with every start, and a
-simulation draws them anew in every run. Better keys, best first: an id that the client reports, the public key
-with which the node authenticates itself, the node id.
+A Flower node id is not an identity: a SuperNode without a registered key gets a new one with every start, and a
+simulation draws them anew in every run. Better ones, best first: the key with which the node authenticates itself,
+which nobody else has, an id that the client reports, and only then the node id.
 """
 
 from __future__ import annotations
@@ -15,17 +15,36 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from ..checks import fail
+from ..checks import fail, printable
 
 _REPORTED = ("client-id", "partition-id")
 """What identity="auto" looks for in a reply, in this order."""
+NO_IDENTITY = "it reports no client-id and its node has no registered key"
+_MAX_NAME = 200
+"""Most characters of an identity."""
+REMEDIES = (
+    "In a simulation, or wherever nodes have a partition-id: ClientApp(mods=[fedstale.flower.identity_mod]). With "
+    "SuperNode authentication: flwr supernode register KEY.pub --name NAME. Otherwise: put a 'client-id' of your own "
+    'into the metrics of every reply. To count connections instead of clients: identity="node".'
+)
+"""One line for each case."""
 
 _UNSTABLE = (
-    "clients are told apart by %s only, which a SuperNode without a key of its own (and every simulation) draws anew "
-    "at each start: after a restart their stale updates and probabilities are not found again. Let clients report "
-    "an id (ClientApp(mods=[fedstale.flower.identity_mod]), or 'client-id' in the reply's metrics), or enable "
-    "SuperNode authentication. See docs/flower.md, Identity."
+    "%d of %d connected nodes have no key that was registered with a name. Flower gives such a node a new id each time "
+    "it starts, so that only an id in its replies finds its client again. A device whose replies report none comes "
+    "back as a stranger: its remembered update and its probability are lost, and rare devices are not served. "
+    + REMEDIES.replace("%", "%%")
+    + ' Where every reply has a client-id, identity="metric:client-id" says so and silences this. See docs/flower.md.'
 )
+
+
+class IdentityRefused(ValueError):
+    """A reply whose client is not known, or that claims to be another's; `conflict` tells which."""
+
+    def __init__(self, reason: str, *, conflict: bool = False, client: str | None = None) -> None:
+        super().__init__(reason)
+        self.conflict = conflict
+        self.client = client
 
 
 class Identity:
@@ -34,19 +53,24 @@ class Identity:
     Parameters
     ----------
     mode
-        "auto": what the client reports as `client-id` or `partition-id`, else the node's public key, else the
-        node id; "metric:NAME": the client reports NAME, in a MetricRecord or a ConfigRecord, and a reply without
-        it is left out; "key": the node's public key; "node": the node id.
+        "auto": the node's key, if it was registered with a name; else what the client reports as `client-id` or
+        `partition-id`; else the node id. "metric:NAME": the client reports NAME, in a MetricRecord or a
+        ConfigRecord, and a reply without it is left out. "key": the node's public key. "node": the node id.
+    must_last
+        Whether a node id is not good enough for "auto": what is saved must be found again.
     """
 
-    def __init__(self, mode: str = "auto") -> None:
+    def __init__(self, mode: str = "auto", *, must_last: bool = False) -> None:
         kind, _, name = str(mode).partition(":")
         if not (mode in ("auto", "key", "node") or (kind == "metric" and name)):
             raise fail("identity", mode, 'must be "auto", "key", "node" or "metric:NAME"')
         self.mode = mode
+        self.must_last = must_last
         self.names: tuple[str, ...] = (name,) if kind == "metric" else _REPORTED if mode == "auto" else ()
+        self.claims: dict[str, str] = {}
+        """Which registered key a reported id belongs to: the first that reported it."""
         self._keys: dict[int, str] = {}
-        self._named: set[int] = set()
+        self._registered: set[int] = set()
         self._last: dict[int, str] = {}
         self._warned = False
 
@@ -57,32 +81,61 @@ class Identity:
             ids.append(int(node.node_id))
             if node.public_key:
                 self._keys[ids[-1]] = "key:" + hashlib.sha256(node.public_key).hexdigest()[:32]
-            if node.name:
-                self._named.add(ids[-1])
+            if node.public_key and node.name:  # every node has a key; only a registered one may have a name
+                self._registered.add(ids[-1])
         return sorted(ids)
 
-    def identify(self, node: int, content: RecordDict) -> str | None:
-        """Return the identity behind a reply, such as "client-id:7"; None where it is required and missing."""
+    def warn(self, nodes: Iterable[int]) -> None:
+        """Say once, before the first round, that clients may not be found again, and what to do about it."""
+        nodes = list(nodes)
+        unregistered = [node for node in nodes if node not in self._registered]
+        if self.mode in ("auto", "key") and unregistered and not self._warned:
+            self._warned = True
+            getLogger("flwr").log(WARNING, _UNSTABLE, len(unregistered), len(nodes))
+
+    def identify(self, node: int, content: RecordDict) -> str:
+        """Return the identity behind a reply, such as "client-id:7"; raise `IdentityRefused` where it has none."""
+        self._last[node] = identity = self._identify(node, content)
+        return identity
+
+    def _identify(self, node: int, content: RecordDict) -> str:
+        key = self._keys.get(node)
+        if key is not None and (self.mode == "key" or (self.mode == "auto" and node in self._registered)):
+            return key
         for name in self.names:
             value = reported_id(content, name)
             if value is not None:
-                self._last[node] = f"{name}:{value}"
-                return self._last[node]
+                return self._claim(node, f"{name}:{value}")
         if self.mode.startswith("metric:"):
-            return None
-        self._last[node] = self._node_identity(node)
-        return self._last[node]
+            raise IdentityRefused(f"it does not report {self.names[0]!r}, which identity={self.mode!r} needs")
+        if self.mode == "auto" and self.must_last:
+            raise IdentityRefused(NO_IDENTITY)
+        return f"node:{node}"
+
+    def _claim(self, node: int, identity: str) -> str:
+        """Give a reported id to a node, unless it belongs to a node with another registered key."""
+        if identity != printable(identity, _MAX_NAME):
+            raise IdentityRefused(f"its identity {printable(identity, 40)} is not a short line of text")
+        key = self._keys.get(node) if node in self._registered else None
+        owner = self.claims.get(identity)
+        if owner is not None and owner != key:
+            raise IdentityRefused(
+                f"it claims to be {identity}, which belongs to a node with another key", conflict=True, client=identity
+            )
+        if key is not None:
+            self.claims[identity] = key
+        return identity
 
     def last_identity(self, node: int) -> str | None:
-        """Return who answered from this node last, in this process."""
-        return self._last.get(node)
+        """Return who is behind a node, as far as it is known before it answers: by its key, or by its last answer."""
+        if self.mode == "key" or (self.mode == "auto" and node in self._registered):
+            return self._keys.get(node)
+        return f"node:{node}" if self.mode == "node" else self._last.get(node)
 
-    def _node_identity(self, node: int) -> str:
-        key = self._keys.get(node) if self.mode != "node" else None
-        if not self._warned and (self.mode == "node" or node not in self._named):
-            self._warned = True
-            getLogger("flwr").log(WARNING, _UNSTABLE, "the node id" if key is None else "the node's key")
-        return f"node:{node}" if key is None else key
+    def forget(self, identity: str) -> None:
+        """Lose every trace of a client."""
+        self.claims.pop(identity, None)
+        self._last = {node: name for node, name in self._last.items() if name != identity}
 
     def drop_reported_ids(self, content: RecordDict) -> RecordDict:
         """Return a reply's content without reported ids in its metrics: their average means nothing."""

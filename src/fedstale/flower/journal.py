@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,33 +25,36 @@ if TYPE_CHECKING:
 
 _OWNER = "checkpoint.json"
 """In a run's folder: the `place` of the checkpoint of the server that writes it."""
+_ENDED = ("finished", "failed", "interrupted")
 _PREFIX = "fedstale/"
 """Before our names in Flower's MetricRecords: clients may report metrics under any other name."""
 
 
 def per_client(aggregator: Aggregator, probabilities: Probabilities) -> dict[str, Float]:
-    """Return p̂ and the staleness (rounds since the last contribution) of every client, after a round."""
-    clients = np.arange(len(aggregator.identities))
-    state = aggregator.state
-    return {
-        "probability": probabilities.values(state.estimator, clients, aggregator.identities),
-        "staleness": state.round - 1.0 - state.last_seen[clients].astype(np.float64),
-    }
+    """Return p̂ and the staleness (rounds since the last contribution) of every client; NaN for who was forgotten."""
+    state, known = aggregator.state, aggregator.known
+    numbers = {name: np.full(len(aggregator.identities), np.nan) for name in ("probability", "staleness")}
+    names = [aggregator.identities[client] for client in known]
+    numbers["probability"][known] = probabilities.values(state.estimator, known, names)
+    numbers["staleness"][known] = state.round - 1.0 - state.last_seen[known].astype(np.float64)
+    return numbers
 
 
 def round_metrics(
-    aggregator: Aggregator, applied: AppliedRound, account: Account, clients: Mapping[str, Float]
+    aggregator: Aggregator, applied: AppliedRound, account: Account, clients: Mapping[str, Float], forgotten: int
 ) -> dict[str, float]:
     """Return the numbers of a round."""
+    known = aggregator.known
     numbers: dict[str, float] = {
-        "known": len(aggregator.identities),
+        "known": len(known),
         **account.numbers(),
+        "forgotten": forgotten,
         "staleness_mean": float(applied.staleness.mean()) if applied.staleness.size else 0.0,
         "staleness_max": float(applied.staleness.max(initial=0.0)),
     }
-    if len(aggregator.identities):
-        numbers["p_mean"] = float(clients["probability"].mean())
-        numbers["p_min"] = float(clients["probability"].min())
+    if known.size:
+        numbers["p_mean"] = float(clients["probability"][known].mean())
+        numbers["p_min"] = float(clients["probability"][known].min())
     beta = aggregator.state.report.get("beta")
     if beta is not None and np.isfinite(beta):
         numbers["beta"] = float(beta)
@@ -116,6 +120,25 @@ class Journal:
         self._run.record(index, numbers, participants=log.get("participants"), clients=clients)
         self._run.flush()  # rounds of a real federation are slow: the board may see each at once
         self._last = index
+
+    def forget(self, run: str | None, clients: Iterable[int]) -> None:
+        """Erase clients from the run of the store, be it open or not."""
+        if self.given is None or (run is None and self._run is None):
+            return
+        from ..store import Store
+
+        with ExitStack() as stack:
+            opened = self._run
+            if opened is None and run is not None:
+                store = self.given
+                if not isinstance(store, Store):
+                    store = stack.enter_context(Store.open(store))
+                before = store.run(run).info()
+                opened = store.resume(run)
+                stack.callback(opened.finish, before.status if before.status in _ENDED else "interrupted")
+            if opened is not None:
+                for client in clients:
+                    opened.forget_client(client)
 
     def __enter__(self) -> Journal:
         return self

@@ -63,7 +63,7 @@ def run_rounds(
         done = min(max(total - before, 0), num_rounds)
         arrays = initial_arrays if done == 0 else strategy.current_arrays()
         if done:
-            _logger.log(INFO, "Resumed after round %d with %d known clients", done, len(aggregator.identities))
+            _logger.log(INFO, "Resumed after round %d with %d known clients", done, len(aggregator.known))
         result = Result(arrays=arrays)
         history, probabilities = strategy.history, strategy.probabilities
         history.fill(result, before, before + done)

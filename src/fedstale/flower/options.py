@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     averaged_buffers: Sequence[str]
     num_clients: int | None
     max_clients: int | None
+    forget_after: int | Literal["auto"] | None
     clip_norm: float | None
     max_weight: float | None
     max_wait: float | None
@@ -67,6 +68,7 @@ DEFAULTS: Options = {
     "averaged_buffers": AVERAGED_BUFFERS,
     "num_clients": None,
     "max_clients": None,
+    "forget_after": "auto",
     "clip_norm": None,
     "max_weight": None,
     "max_wait": 60.0,

@@ -55,6 +55,11 @@ class Probabilities:
         if self.estimator is not None and state is not None:
             self.estimator.grow(state, num_clients)
 
+    def forget(self, state: EstimatorState | None, clients: list[int]) -> None:
+        """Let clients leave."""
+        if self.estimator is not None and state is not None:
+            self.estimator.forget(state, clients)
+
     def knows(self, identity: str) -> bool:
         """Whether this client's p_i is or will be known."""
         return self.known is None or self._key(identity) in self.known

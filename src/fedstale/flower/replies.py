@@ -13,10 +13,10 @@ from typing import Literal
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from ..checks import printable
-from .identity import Identity
+from .identity import Identity, IdentityRefused
 
-MAX_REASON, _MAX_NAME, _MAX_SIZE = 300, 200, 1e15
-"""Most characters of a reason and of an identity that are kept, and the largest n_i that is believed."""
+MAX_REASON, _MAX_SIZE = 300, 1e15
+"""Most characters of a reason that are kept, and the largest n_i that is believed."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,14 @@ class ClientReply:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A reply that does not count: "failed" at the client or on the way, "bad" in itself, or a "stray"."""
+    """A reply that does not count.
+
+    It "failed" at the client or on the way, is "bad" in itself, says that it is of another's client ("conflict"), or
+    answers nothing that was asked ("stray").
+    """
 
     node: int
-    kind: Literal["failed", "bad", "stray"]
+    kind: Literal["failed", "bad", "conflict", "stray"]
     reason: str
     client: str | None = None
 
@@ -92,7 +96,7 @@ def sort_replies(
         if isinstance(found, ClientReply) and found.identity in accepted:
             first = accepted[found.identity].node
             reason = f"node {first} has answered already as the same client {found.identity}"
-            found = LeftOut(node, "bad", reason, found.identity)
+            found = LeftOut(node, "conflict", reason, found.identity)
         if isinstance(found, LeftOut):
             left_out.append(found)
         else:
@@ -111,11 +115,10 @@ def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_k
     records = {key: record for key, record in content.items() if isinstance(record, ArrayRecord)}
     if len(records) != 1 and arrays_key not in records:
         return LeftOut(node, "bad", f"it holds {len(records)} ArrayRecords, expected one")
-    name = identity.identify(node, content)
-    if name is None:
-        return LeftOut(node, "bad", f"it does not report {identity.names[0]!r}, which identity={identity.mode!r} needs")
-    if name != printable(name, _MAX_NAME):
-        return LeftOut(node, "bad", f"its identity {printable(name, 40)} is not a short line of text")
+    try:
+        name = identity.identify(node, content)
+    except IdentityRefused as error:
+        return LeftOut(node, "conflict" if error.conflict else "bad", str(error), error.client)
     arrays = records[arrays_key] if arrays_key in records else next(iter(records.values()))
     return ClientReply(node, name, arrays, content, _size(content, size_key))
 

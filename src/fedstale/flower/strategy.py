@@ -28,16 +28,18 @@ from ..rules import Guarded, Rule, guard
 from .account import Account
 from .aggregator import Aggregator, AppliedRound
 from .history import History
-from .identity import Identity
+from .identity import NO_IDENTITY, REMEDIES, Identity
 from .journal import Journal, per_client, round_metrics, scalars, to_metrics
 from .loop import run_rounds
 from .nodes import Selector, check_wait, connected
 from .options import DEFAULTS, AggregateMetrics, Options
 from .probabilities import Probabilities
-from .replies import MAX_REASON, LeftOut, SentMessages, sort_replies
+from .replies import MAX_REASON, ClientReply, LeftOut, SentMessages, sort_replies
 from .strategy_config import StrategyConfig, check_memory, holds_checkpoint
 
 _logger = getLogger("flwr")
+_FORGET_NODES_AFTER = 50
+"""Rounds after which a client known by a node id only is taken for gone; FedAU's cutoff is the same number."""
 _LEFT_OUT_KEPT = 10_000
 """How many replies that were left out a strategy can tell of."""
 
@@ -73,6 +75,10 @@ class RuleStrategy(FedAvg):
     max_clients
         How many clients may become known, each with a row in the memory; None: any number. Set it where clients
         say themselves who they are.
+    forget_after
+        Rounds after which a client that was not heard of (it neither contributed nor was seen connected) leaves the
+        objective; coming back it is new. "auto" (default): 50 for clients known by a node id only, which a device
+        does not get twice, never for others; None: never.
     clip_norm, max_weight
         The largest norm of an update, and the largest 1/p: see `fedstale.rules.Guarded`; None: any.
     max_wait
@@ -117,6 +123,8 @@ class RuleStrategy(FedAvg):
         for name in ("num_clients", "max_clients"):
             if settings[name] is not None:  # type: ignore[literal-required]
                 positive_int(name, settings[name])  # type: ignore[literal-required]
+        if settings["forget_after"] != "auto" and settings["forget_after"] is not None:
+            positive_int("forget_after", settings["forget_after"])
         if isinstance(rule, Guarded):  # its bounds are options here, and saved as such
             settings["clip_norm"] = rule.clip_norm if settings["clip_norm"] is None else settings["clip_norm"]
             settings["max_weight"] = rule.max_weight if settings["max_weight"] is None else settings["max_weight"]
@@ -124,7 +132,7 @@ class RuleStrategy(FedAvg):
         self.rule = rule
         self._bounded = guard(rule, settings["clip_norm"], settings["max_weight"])
         self.options = settings
-        self.identity = Identity(settings["identity"])
+        self.identity = Identity(settings["identity"], must_last=settings["checkpoint"] is not None)
         self.probabilities = Probabilities(settings["probabilities"])
         seed, selection = settings["seed"], settings["selection"]
         selection = rule.selection() if selection is None else selection
@@ -147,6 +155,7 @@ class RuleStrategy(FedAvg):
         self.history = History(self.checkpoint)
         self._sent_messages = SentMessages(0, [])
         self._connected = 0
+        self._connected_clients: list[int] = []
         self._waited = False
         # The model that the next round starts from, as the last `aggregate_train` returned it or as it was changed
         # since; and whether the round that made it is still to be saved.
@@ -199,6 +208,7 @@ class RuleStrategy(FedAvg):
         """Go on with what a checkpoint holds."""
         self.aggregator = aggregator
         self.store_run = saved.store_run
+        self.identity.claims.update(saved.facts["claims"])
         self.pending_log = pending_log
         self._rounds_resumed = aggregator.state.round
         self._send_saved = True
@@ -225,7 +235,10 @@ class RuleStrategy(FedAvg):
         options = dict(self.options)
         if self.checkpoint is not None and isinstance(options["store"], (str, Path)):
             options["store"] = relative(Path(options["store"]), self.checkpoint)  # so that both can be copied or moved
-        return StrategyConfig.describe(self.rule, options, self.store_run).facts
+        return {
+            **StrategyConfig.describe(self.rule, options, self.store_run).facts,
+            "claims": dict(self.identity.claims),
+        }
 
     def summary(self) -> None:
         """Log the strategy's configuration."""
@@ -294,8 +307,14 @@ class RuleStrategy(FedAvg):
         self._use(arrays)
         self._unsaved = False
         if self.checkpoint is not None:
-            changed = self._returned if self._returned is not self._sent_arrays else None
-            self.aggregator.save(self.checkpoint, self.config_facts(), self.pending_log, changed)
+            self._save()
+
+    def _save(self) -> None:
+        assert self.aggregator is not None  # noqa: S101 - callers have them
+        assert self.checkpoint is not None  # noqa: S101
+        changed = self._returned if self._returned is not self._sent_arrays else None
+        facts = {**self.config_facts(), "claims": self.identity.claims}
+        self.aggregator.save(self.checkpoint, facts, self.pending_log, changed)
 
     def _use(self, arrays: ArrayRecord) -> None:
         """Let the next round start from this model."""
@@ -326,7 +345,9 @@ class RuleStrategy(FedAvg):
             arrays, self._send_saved = self.current_arrays(), False
         self._use(arrays)
         nodes = self._nodes(grid, self.train_nodes)
+        self.identity.warn(nodes)
         self._connected = len(nodes)
+        self._connected_clients = [i for node in nodes if (i := self._index(node)) is not None]
         selected = self.train_nodes.select(nodes, index, self._last_seen(nodes)) if nodes else []
         _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(selected), len(nodes))
         messages = self._messages(server_round, arrays, config, selected, MessageType.TRAIN)
@@ -350,8 +371,11 @@ class RuleStrategy(FedAvg):
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
         key = self.arrayrecord_key
         accepted, left_out = sort_replies(replies, self._sent_messages, self.identity, key, self.weighted_by_key)
+        self._refuse_strangers(accepted, left_out)
         most = self.options["max_clients"]
-        applied = self.aggregator.apply_round(self._bounded, index - 1, accepted, self.probabilities, most)
+        applied = self.aggregator.apply_round(
+            self._bounded, index - 1, accepted, self.probabilities, most, self._connected_clients
+        )
         left_out += applied.left_out
         for reply in left_out:
             who = f"{reply.node} ({reply.client})" if reply.client else f"{reply.node}"
@@ -360,8 +384,9 @@ class RuleStrategy(FedAvg):
         contributed = [reply.node for reply in applied.replies]
         self.account = Account.make(server_round, self._connected, self._sent_messages.nodes, contributed, left_out)
         _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(contributed), len(self.account.asked))
+        gone = self._forget_overdue(index)
         clients = per_client(self.aggregator, self.probabilities)
-        numbers = round_metrics(self.aggregator, applied, self.account, clients)
+        numbers = round_metrics(self.aggregator, applied, self.account, clients, len(gone))
         self.last_round = applied, numbers
         self._sent_messages = SentMessages(0, [])
         self._sent_arrays = self._returned = self.aggregator.arrays()
@@ -439,6 +464,70 @@ class RuleStrategy(FedAvg):
             ConfigRecord() if evaluate_config is None else evaluate_config,
             evaluate_fn,
         )
+
+    def _forget_overdue(self, index: int) -> list[str]:
+        """Let those leave who were not heard of for so long as `forget_after` says."""
+        assert self.aggregator is not None  # noqa: S101 - a round was applied
+        after = self.options["forget_after"]
+        nodes_after = _FORGET_NODES_AFTER if after == "auto" else after
+        gone = self.aggregator.overdue(index - 1, None if after == "auto" else after, nodes_after)
+        if gone:
+            self._forget(gone)
+            text = "round %d: %d clients were not heard of for too long and are forgotten: %s"
+            _logger.log(INFO, text, index, len(gone), ", ".join(gone[:10]) + (" …" if len(gone) > 10 else ""))
+        return gone
+
+    def _forget(self, identities: Sequence[str]) -> list[int]:
+        assert self.aggregator is not None  # noqa: S101 - callers have one
+        for name in identities:
+            self.identity.forget(name)
+        return self.aggregator.forget(identities, self.probabilities)
+
+    def forget(self, client: str | int) -> None:
+        """Erase a client: it leaves the objective, and nothing of it stays behind.
+
+        Its row, identity and statistics are removed from memory, from the checkpoint (which is written anew, and rows
+        that are nobody's any more are overwritten) and from the run of the store. What it did to the model stays, and
+        so do sums over all clients: β's statistics, the metrics of past rounds. Should it come back, it is new.
+
+        Parameters
+        ----------
+        client
+            Its identity such as "client-id:7", or what it reports: 7.
+        """
+        alone = self._release is None or not self._release.alive  # no start() is going on
+        self.lock()
+        try:
+            self._erase(client)
+        finally:
+            if alone:
+                self.unlock()
+
+    def _erase(self, client: str | int) -> None:
+        if self.aggregator is None and self.checkpoint is not None and holds_checkpoint(self.checkpoint):
+            self._load(self.checkpoint)
+        known = [] if self.aggregator is None else [name for name in self.aggregator.identities if name]
+        found = [name for name in known if str(client) in (name, name.partition(":")[2])]
+        if self.aggregator is None or len(found) != 1:
+            raise fail("client", client, f"must be one of the {len(known)} known clients, such as {known[:1]}")
+        gone = self._forget(found)
+        self.left_out = deque((entry for entry in self.left_out if entry[1].client != found[0]), _LEFT_OUT_KEPT)
+        self.last_round = None
+        participants = [i for i in self.pending_log.get("participants", []) if i not in gone]
+        self.pending_log = {**self.pending_log, "participants": participants}
+        self.journal.forget(self.store_run, gone)
+        if self.checkpoint is not None and holds_checkpoint(self.checkpoint):
+            self._save()
+        self.aggregator.erase_spare()
+
+    def _refuse_strangers(self, accepted: Sequence[ClientReply], left_out: Sequence[LeftOut]) -> None:
+        """Refuse to go on where nobody can be found again and everything is to be saved."""
+        if self.aggregator is None or self.aggregator.identities or accepted or not self.identity.must_last:
+            return
+        nameless = [reply for reply in left_out if reply.reason == NO_IDENTITY]
+        if nameless:
+            what = f"a checkpoint needs clients that are found again, and {len(nameless)} replies name none. {REMEDIES}"
+            raise fail("identity", self.identity.mode, what)
 
     def _evaluated_before(self, index: int) -> bool:
         """Whether clients evaluated this round in an earlier process, as far as it came."""

@@ -110,6 +110,13 @@ class StaleMemory(ABC):
     def grow(self, num_clients: int) -> None:
         """Make room for clients that joined."""
 
+    def forget(self, clients: ArrayLike) -> None:
+        """Let clients leave: they have no h_i any more, as if never seen."""
+        raise fail("memory", type(self).__name__, "what it keeps of a client cannot be taken out: use one with rows")
+
+    def erase_spare(self) -> None:
+        """Overwrite what is left of rows that are nobody's any more."""
+
     def _grow_table(self, num_clients: int) -> int:
         more = num_clients - self.num_clients
         if more < 0:

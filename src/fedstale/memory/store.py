@@ -170,6 +170,38 @@ class Memory(StaleMemory):
         more = self._grow_table(num_clients)
         self._checksums = np.concatenate([self._checksums, np.zeros(more, dtype=np.uint32)])
 
+    def forget(self, clients: ArrayLike) -> None:
+        """Let clients leave: Σ a_i h_i goes on without them, and their slots are free (see `erase_spare`)."""
+        ids = client_ids("clients", clients, self.num_clients)
+        gone = ids[self.slots[ids] >= 0]
+        left, largest = self.total.copy(), 0.0
+        for client in gone:
+            share = self.masses[client] * self.rows([client])[0]
+            left -= share
+            largest = max(largest, float(np.abs(share).max(initial=0.0)))
+            slot = int(self.slots[client])
+            (self._superseded if slot in self._kept else self._free).append(slot)
+            self._unsaved.discard(int(client))
+        self.slots[gone], self.masses[gone] = -1, 0.0
+        # What is small beside what was taken away is mostly rounding: it is summed anew.
+        self.total = left if largest < 1e4 * float(np.abs(left).max(initial=0.0)) else self.exact_total()
+        self._version += 1
+        if self._mirror is not None:
+            self._mirror.forget(ids[ids < self._mirror.num_clients])
+
+    def erase_spare(self) -> None:
+        """Overwrite what is left of rows that are nobody's any more; call it after a save, which frees them."""
+        beyond = self._end  # a process that took the file up again does not know what lies behind its last row
+        while isinstance(self._rows, FileRows) and self._rows.holds(beyond):
+            beyond += 1
+        for slot in (*self._free, *range(self._end, beyond)):
+            row = self._rows.row(slot)
+            if row.view(np.uint8).any():  # writing to a hole in the file would fill it
+                row[:] = 0
+        self.flush()
+        if self._mirror is not None:
+            self._mirror.erase_spare()
+
     def flush(self) -> None:
         """Wait until the rows on disk are safe from a crash of the machine."""
         self._rows.flush()

@@ -93,6 +93,13 @@ class Estimator(ABC):
         state.columns = {name: np.concatenate([old, fresh[name]]) for name, old in state.columns.items()}
         state.num_clients = num_clients
 
+    def forget(self, state: EstimatorState, clients: ArrayLike) -> None:
+        """Let clients leave, in place: whoever comes back starts fresh."""
+        ids = client_ids("clients", clients, state.num_clients)
+        self._check(state)
+        for name, fresh in self._columns(state.round, len(ids)).items():
+            state.columns[name][ids] = fresh
+
     @abstractmethod
     def _columns(self, round: int, count: int) -> Columns:
         """Return fresh columns for clients that join before the given round."""

@@ -188,6 +188,18 @@ def undo_differences(series: Series) -> Series:
     return Series(series.rounds, series.counts, totals[1:] - np.repeat(before, series.counts))
 
 
+def without_client(kind: Kind, series: Series, client: int) -> Series:
+    """Return a series of participants without this one, or one of numbers per client with NaN for this one."""
+    if kind is Kind.PARTICIPANTS:
+        kept = [ids[ids != client] for ids in undo_differences(series).split()]
+        counts = np.array([len(ids) for ids in kept], dtype=np.int64)
+        return Series(series.rounds, counts, np.concatenate([np.diff(ids, prepend=0) for ids in kept]))
+    starts = np.cumsum(series.counts) - series.counts
+    values = series.values.copy()
+    values[(starts + client)[series.counts > client]] = np.nan
+    return Series(series.rounds, series.counts, values)
+
+
 def to_matrix(series: Series) -> Float:
     """One row per round; rounds with fewer numbers than the widest end in NaN."""
     result = np.full((len(series.rounds), int(series.counts.max(initial=0))), np.nan)

@@ -226,6 +226,12 @@ class Database:
             # It frees a page per step, and only a script is stepped to its end.
             self._waiting_for_lock(lambda: self._usable_connection().executescript("PRAGMA incremental_vacuum"))
 
+    def empty_journal(self) -> None:
+        """Move what is in the write-ahead journal into the file, and leave nothing of it behind."""
+        with self.mutex, database_errors(self.file):
+            connection = self._usable_connection()
+            self._waiting_for_lock(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+
     def close(self) -> None:
         """Let go of the file."""
         if self._connection is not None:

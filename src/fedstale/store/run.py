@@ -26,6 +26,7 @@ from .blocks import (
     undo_differences,
     with_checksum,
     without_checksum,
+    without_client,
 )
 from .errors import StoreError, damaged
 from .info import CHECKSUM, COLUMNS, KINDS, RunInfo, read_info, run_folder
@@ -138,6 +139,24 @@ class Run:
                 last = max(last, int(series.rounds[-1]))
             self._save(connection, last, summary)
         self._recorder = Recorder(last, summary)
+
+    def forget_client(self, client: int) -> None:
+        """Erase a client: it is nobody's participant any more, and its numbers are NaN; what it was is overwritten."""
+        self._must_write()
+        client = positive_int("client", client, 0)
+        with self._store.database.mutex:
+            self.flush()
+            with self._store.database.write() as connection:
+                connection.execute("PRAGMA secure_delete = ON")
+                query = "SELECT kind, name, first, data FROM block WHERE run = ? AND kind IN (?, ?)"
+                rows = connection.execute(query, (self._key, int(Kind.PARTICIPANTS), int(Kind.CLIENTS))).fetchall()
+                for number, name, first, data in self._store.database.checked_rows(rows, "itib"):
+                    kind, series = self._decode(number, name, first, data)
+                    block_key = self._key, number, name, first
+                    blob = encode(kind, without_client(kind, series, client))
+                    connection.execute(_WRITE, (*block_key, with_checksum(blob, *block_key)))
+            self._recorder = Recorder(self._recorder.last, self._recorder.summary)  # its open blocks know the client
+        self._store.database.empty_journal()
 
     def finish(self, status: str = "finished", message: str = "", *, diverged_in: int | None = None) -> None:
         """Commit everything, set the status and let the lock go.
