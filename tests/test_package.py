@@ -76,3 +76,33 @@ def test_every_import_is_of_a_declared_dependency(folder: str, extras: list[str]
         peers = "peers" in file.parts  # each peer is measured in an environment of its own
         distributions = {name.lower().replace("_", "-") for name in brings.get(package, [package])}
         assert own or peers or distributions & declared, f"{file.relative_to(ROOT)} imports {package}, undeclared"
+
+
+def inner_imports(package: str) -> set[str]:
+    """The packages and modules of fedstale that the files of one of them import, lazily or not."""
+    found = set()
+    start = ROOT / "src" / "fedstale"
+    for file in (start / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                above = file.relative_to(start).parts[: -node.level]
+                names = [*above, *(node.module.split(".") if node.module else [])]
+                found |= {names[0]} if names else {alias.name for alias in node.names}
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                found |= {module.split(".")[1] for module in modules if module.startswith("fedstale.")}
+    return found - {package}
+
+
+@pytest.mark.parametrize("view", ["board", "report"])
+def test_views_show_what_analysis_says_and_not_the_paper(view: str) -> None:
+    found = inner_imports(view)
+    assert "analysis" in found
+    assert not found & {"paper", "cli", "figures", "board", "report"}
+
+
+def test_analysis_is_plain_data() -> None:
+    """No picture library and nothing of what is built upon it; `simulation` for the names of types alone."""
+    assert not inner_imports("analysis") & {"paper", "board", "report", "figures", "cli", "sweeps", "store", "flower"}
+    brought = loaded("import fedstale.analysis")
+    assert not brought & {"matplotlib", "plotly", "dash", "torch", "rich", "pydantic"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .analysis import Style, styles
+from .analysis import Style, raster, styles
 from .analysis.palette import INDIGO, RED
 
 if TYPE_CHECKING:
@@ -122,9 +122,16 @@ def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
 
 
 def _raster(axis: Any, participants: Sequence[Any], num_clients: int) -> None:
-    rounds = np.concatenate([np.full(len(who), t) for t, who in enumerate(participants, 1)] or [np.empty(0)])
-    clients = np.concatenate([*participants] or [np.empty(0)])
-    axis.scatter(rounds, clients, s=3, marker="s", color=INDIGO, linewidths=0)
+    from matplotlib.colors import LinearSegmentedColormap
+
+    if participants:
+        found = raster(dict(enumerate(participants)), num_clients, rows=200, columns=500)
+        end = len(found.clients) * found.bin_clients, len(found.rounds) * found.bin_rounds
+        shades = LinearSegmentedColormap.from_list("came", ["#ffffff", INDIGO])
+        axis.imshow(
+            found.share, cmap=shades, vmin=0, vmax=1, aspect="auto", interpolation="nearest",
+            extent=(0.5, end[1] + 0.5, end[0] - 0.5, -0.5),
+        )  # fmt: skip
     axis.set(title="who came (first seed)", xlabel="round", ylabel="client", ylim=(num_clients - 0.5, -0.5))
     axis.grid(visible=False)
 

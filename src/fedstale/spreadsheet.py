@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, Any
+
+from .durable import replacing
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -37,3 +40,12 @@ class CsvWriter:
     def writerows(self, rows: Iterable[Iterable[Any]]) -> None:
         """Write lines."""
         self._inner.writerows(map(cell, row) for row in rows)
+
+
+def write_table(path: Path, headings: Iterable[Any], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a file with one line of headings: all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished, open(unfinished, "w", newline="", encoding="utf-8") as file:
+        writer = CsvWriter(file)
+        writer.writerow(headings)
+        writer.writerows(rows)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedstale.analysis import HeatMap
 from fedstale.board.choice import first_choice, with_seeds
 from fedstale.board.curves import group, line
 from fedstale.board.filters import COLUMNS, matching, ordered
 from fedstale.board.heat import HeatMaps
 from fedstale.board.parts import heat
 from fedstale.board.source import Source
-from fedstale.paper.table import Table
 from fedstale.simulation import make_settings
 from fedstale.store import Store
 from fedstale.sweeps import results
@@ -138,7 +138,7 @@ def test_the_heat_map_has_the_numbers_of_figure_2(folder: Path, source: Source) 
         for p in P_MINS for swap in SWAPS for beta in BETAS for seed in (0, 1) for lr in (0.1, 1.0)
     ]  # fmt: skip
     with Store.open(folder, read_only=True) as store:
-        wanted = Table.of(results(store, runs))
+        wanted = HeatMap.of(results(store, runs))
     table = maps.table(only.key)
     assert table.p_min == wanted.p_min
     assert table.swaps == wanted.swaps
@@ -154,11 +154,11 @@ def test_the_heat_map_has_the_numbers_of_figure_2(folder: Path, source: Source) 
 def test_behind_a_cell_are_all_betas_at_their_best_rate(source: Source) -> None:
     maps = HeatMaps(source)
     key = maps.maps("grid")[0].key
-    found = [source.runs[id] for id in maps.behind(key, (0.1, 0.6), "grid")]
+    found = [source.runs[id] for id in maps.runs_behind(key, (0.1, 0.6), "grid")]
     assert len(found) == 8
     assert {info.config["lr"] for info in found} == {0.1}
     assert {(info.config["p_min"], info.config["swap"]) for info in found} == {(0.1, 0.6)}
-    assert maps.behind(key, (0.3, 0.3)) == []
+    assert maps.runs_behind(key, (0.3, 0.3)) == []
     assert maps.maps("no such sweep") == []
     assert maps.sweeps() == ["grid"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedstale.board import figures, parts
-from fedstale.board.clients import ages, probabilities, raster
+from fedstale.board.clients import ages, probabilities
 from fedstale.board.curves import group
 from fedstale.board.filters import matching
 from fedstale.board.panels import Panel, Panels
@@ -37,20 +37,6 @@ def test_staleness_counts_as_the_simulator_does() -> None:
     # Client 1 was 1, 2, 3 rounds old in rounds 1 to 3, then 1 in round 4 and 2 in the next.
     np.testing.assert_allclose(found.mean[:2], [1.0, 9 / 5])
     assert np.isnan([found.mean[2], found.longest[2], found.now[2]]).all()
-
-
-def test_raster_of_few_and_of_many() -> None:
-    came = {t: np.array([t % 3]) for t in range(6)}
-    small = raster(came, 3)
-    assert not small.binned
-    np.testing.assert_array_equal(small.share, np.tile(np.eye(3), 2))
-    assert small.rounds.tolist() == [1, 2, 3, 4, 5, 6]
-    many = {t: np.arange(0, 1000, 2) for t in range(1200)}
-    large = raster(many, 1000)
-    assert large.binned
-    assert large.share.size <= 500 * 200
-    np.testing.assert_allclose(large.share.mean(), 0.5, atol=0.05)
-    assert large.share.max() <= 1.0
 
 
 def test_estimated_against_true_p(source: Source) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedstale.analysis.evidence import NONE, Evidence, all_positive
+from fedstale.analysis import HeatMap, verdicts
+from fedstale.analysis.evidence import NONE, Evidence, all_positive, stacked
+from fedstale.analysis.heatmap import ratio
+from fedstale.analysis.verdicts import AT_EDGE, HELD, NOT_DECIDED, NOT_HELD, Claim, Finding, judged
 from fedstale.paper import claims
-from fedstale.paper.claims import AT_EDGE, HELD, NOT_DECIDED, NOT_HELD, Claim, Finding, judged
 from fedstale.paper.fig1 import METHODS
-from fedstale.paper.table import Table, ratio
 from fedstale.sweeps import tuned
 
 from .synthetic import Accuracy, as_the_paper_says, measured
@@ -22,12 +23,12 @@ from .synthetic import Accuracy, as_the_paper_says, measured
 SEEDS = 10
 
 
-def table(accuracy: Accuracy, **axes: Any) -> Table:
+def table(accuracy: Accuracy, **axes: Any) -> HeatMap:
     """A table of runs at one rate, taken as interior."""
-    return Table(replace(cell, at_edge=None) for cell in tuned(measured(accuracy, **{"seeds": SEEDS, **axes})))
+    return HeatMap(replace(cell, at_edge=None) for cell in tuned(measured(accuracy, **{"seeds": SEEDS, **axes})))
 
 
-def verdicts(found: list[Finding]) -> list[str]:
+def judge(found: list[Finding]) -> list[str]:
     return [row.verdict for row in judged(found)]
 
 
@@ -39,7 +40,7 @@ def test_verdicts() -> None:
         Finding("d", "x", Evidence(0.0001, 1.0), edges=2),
         Finding("e", "x", NONE),
     ]
-    assert verdicts(rows) == [HELD, NOT_HELD, NOT_DECIDED, AT_EDGE, NOT_DECIDED]
+    assert judge(rows) == [HELD, NOT_HELD, NOT_DECIDED, AT_EDGE, NOT_DECIDED]
     found = judged(rows)
     assert [row.p for row in found[:4]] == pytest.approx([0.002, 0.002, 0.06, 0.0002])
     assert [row.adjusted for row in found[:4]] == pytest.approx([0.006, 0.006, 0.06, 0.0008])
@@ -49,13 +50,13 @@ def test_verdicts() -> None:
 
 def test_the_number_of_claims_is_paid_for() -> None:
     once = Finding("a", "x", Evidence(0.01, 1.0))
-    assert verdicts([once]) == [HELD]
-    assert verdicts([once] * 4) == [NOT_DECIDED] * 4
+    assert judge([once]) == [HELD]
+    assert judge([once] * 4) == [NOT_DECIDED] * 4
 
 
 def test_a_world_as_the_paper_says() -> None:
     found = claims.fig2_findings(table(as_the_paper_says))
-    assert verdicts(found) == [HELD] * 6
+    assert judge(found) == [HELD] * 6
     assert "48 of 48 cells" in found[0].measured
 
 
@@ -63,36 +64,36 @@ def test_the_opposite_world() -> None:
     def opposite(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
         return 2.0 - as_the_paper_says(p, swap, beta, seed, lr)
 
-    found = verdicts(claims.fig2_findings(table(opposite)))
+    found = judge(claims.fig2_findings(table(opposite)))
     assert HELD not in found
     assert found[1] == found[2] == found[3] == NOT_HELD
 
 
 def test_three_seeds_decide_nothing() -> None:
     rows = claims.fig2_findings(table(as_the_paper_says, seeds=3))
-    assert verdicts(rows) == [NOT_DECIDED] * 6
+    assert judge(rows) == [NOT_DECIDED] * 6
     assert min(row.evidence.p for row in rows) == 0.25
 
 
 def test_nothing_is_decided_on_half_a_grid() -> None:
     found = claims.fig2_findings(table(as_the_paper_says, p_min=(0.5, 0.1), swaps=(0.0, 0.6)))
-    assert verdicts(found)[:4] == [NOT_DECIDED] * 4
+    assert judge(found)[:4] == [NOT_DECIDED] * 4
     assert "4 of 48" in found[0].measured
-    assert verdicts(claims.fig2_findings(Table([]))) == [NOT_DECIDED] * 6
-    assert verdicts(claims.fig34_findings(Table([]))) == [NOT_DECIDED] * 2
+    assert judge(claims.fig2_findings(HeatMap([]))) == [NOT_DECIDED] * 6
+    assert judge(claims.fig34_findings(HeatMap([]))) == [NOT_DECIDED] * 2
 
 
 def test_a_rate_at_the_edge_decides_nothing() -> None:
-    found = claims.fig2_findings(Table.of(measured(as_the_paper_says, seeds=SEEDS)))
-    assert verdicts(found) == [AT_EDGE] * 6
+    found = claims.fig2_findings(HeatMap.of(measured(as_the_paper_says, seeds=SEEDS)))
+    assert judge(found) == [AT_EDGE] * 6
     cells = [cell for row in table(as_the_paper_says).cells.values() for cell in row.values()]
     here = [cell.runs[0].settings for cell in cells]
     at = next(k for k, one in enumerate(here) if (one.p_min, one.swap, one.beta) == (0.5, 0.6, 0.2))
     cells[at] = replace(cells[at], at_edge="low")
-    one = Table(cells)
+    one = HeatMap(cells)
     # β = 0.2 at p_min = 0.5 has a part in the count and in the zone of FedVARP, not in the slopes of β = 1 minus β = 0.
-    assert [verdict == AT_EDGE for verdict in verdicts(claims.fig2_findings(one))] == [True, True, *[False] * 4]
-    assert verdicts(claims.fig34_findings(one)) == [HELD, HELD]
+    assert [verdict == AT_EDGE for verdict in judge(claims.fig2_findings(one))] == [True, True, *[False] * 4]
+    assert judge(claims.fig34_findings(one)) == [HELD, HELD]
 
 
 def noise(seed: int, slopes: float = 1.0, far_behind: float | None = None) -> Accuracy:
@@ -170,11 +171,11 @@ def test_guideline_b_does_not_rest_on_one_column() -> None:
     whole = claims.slope(
         table(one_column), [[(p, 0.0) for p in (0.5, 0.05, 0.002)]], lambda place: -math.log10(place[0])
     )
-    assert all_positive(-claims.stacked([whole])).p < 0.01  # what the old judgement went by
+    assert all_positive(-stacked([whole])).p < 0.01  # what the old judgement went by
 
 
 def test_figures_3_and_4() -> None:
-    assert verdicts(claims.fig34_findings(table(as_the_paper_says))) == [HELD, HELD]
+    assert judge(claims.fig34_findings(table(as_the_paper_says))) == [HELD, HELD]
 
 
 @pytest.mark.parametrize(("harm", "verdict"), [(0.05, HELD), (-0.05, NOT_HELD)])
@@ -185,8 +186,8 @@ def test_estimated_probabilities(harm: float, verdict: str) -> None:
 
     known = table(as_the_paper_says, swaps=(0.6,))
     other = table(estimated, swaps=(0.6,), probabilities="fedau")
-    assert verdicts(claims.fig5_findings(known, other))[0] == verdict
-    assert verdicts(claims.fig5_findings(known, Table([]))) == [NOT_DECIDED, NOT_DECIDED]
+    assert judge(claims.fig5_findings(known, other))[0] == verdict
+    assert judge(claims.fig5_findings(known, HeatMap([]))) == [NOT_DECIDED, NOT_DECIDED]
 
 
 def test_a_lower_optimum_with_estimated_probabilities() -> None:
@@ -205,32 +206,32 @@ def test_a_lower_optimum_with_estimated_probabilities() -> None:
 
 def test_auto_is_judged_in_its_worst_cell() -> None:
     good = table(as_the_paper_says)
-    assert verdicts(claims.auto_findings(good))[0] == HELD
+    assert judge(claims.auto_findings(good))[0] == HELD
 
     def slips(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
         fallen = 0.2 if beta == "auto" and (p, swap) == (0.02, 0.4) else 0.0
         return as_the_paper_says(p, swap, beta, seed, lr) - fallen
 
     first, second = claims.auto_findings(table(slips))
-    assert verdicts([first, second]) == [NOT_HELD, NOT_HELD]
+    assert judge([first, second]) == [NOT_HELD, NOT_HELD]
     assert "p_min 0.02, swap 0.4; more than 0.5 below in 1" in first.measured
     assert claims.auto_findings(table(as_the_paper_says, betas=(0.0, 1.0))) == []
     part = claims.auto_findings(table(as_the_paper_says, p_min=(0.5,)))
-    assert verdicts(part) == [NOT_DECIDED] * 2
+    assert judge(part) == [NOT_DECIDED] * 2
 
 
 def test_figure_1() -> None:
     rounds = np.arange(10.0)
     draws = np.random.default_rng(1).random((10, 10))
     curves = {label: (rounds, k + 0.01 * draws) for label, k in zip(METHODS, (2.0, 3.0, 1.0, 1.5), strict=True)}
-    assert verdicts([claims.fig1_finding(curves)]) == [HELD]
+    assert judge([claims.fig1_finding(curves)]) == [HELD]
     curves["FedStale β=0.8"] = (rounds, 9 + 0.01 * draws)
-    assert verdicts([claims.fig1_finding(curves)]) == [NOT_HELD]
-    assert verdicts([claims.fig1_finding({})]) == [NOT_DECIDED]
+    assert judge([claims.fig1_finding(curves)]) == [NOT_HELD]
+    assert judge([claims.fig1_finding({})]) == [NOT_DECIDED]
 
 
 def test_markdown() -> None:
-    text = claims.markdown([Claim("a", "b", 0.012, math.nan, HELD)])
+    text = verdicts.markdown([Claim("a", "b", 0.012, math.nan, HELD)])
     assert "| a | b | 0.012 | – | **held** |" in text.splitlines()
     assert "flipping the signs of whole seeds" in text
 
@@ -241,6 +242,6 @@ def test_auto_against_the_beta_that_other_seeds_chose() -> None:
 
     chosen, fresh = table(as_the_paper_says, seeds=3), table(flat)
     row = claims.fresh_findings(fresh, chosen)[0]
-    assert verdicts([row]) == [HELD]
+    assert judge([row]) == [HELD]
     assert "+1.00 ± 0.00" in row.measured
-    assert claims.fresh_findings(Table([]), chosen) == []
+    assert claims.fresh_findings(HeatMap([]), chosen) == []

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
+from fedstale.analysis import HeatMap
 from fedstale.checks import InvalidInput
 from fedstale.paper import curves, fig1, heatmaps
 from fedstale.paper.reproduce import Reproducer, extent
-from fedstale.paper.table import Table
 from fedstale.simulation import Settings
 from fedstale.store import Store
 
@@ -29,19 +29,19 @@ def check(files: list[Path]) -> None:
 
 
 def test_pictures_of_a_full_grid(tmp_path: Path) -> None:
-    table = Table.of(measured(as_the_paper_says))
+    table = HeatMap.of(measured(as_the_paper_says))
     check(heatmaps.fig2(table, tmp_path, "made-up"))
     check(curves.fig3(table, tmp_path, "made-up"))
     check(curves.fig4(table, tmp_path, "made-up", "with a note"))
-    estimated = Table.of(measured(as_the_paper_says, swaps=(0.6,), probabilities="fedau"))
+    estimated = HeatMap.of(measured(as_the_paper_says, swaps=(0.6,), probabilities="fedau"))
     check(heatmaps.fig5(table, estimated, tmp_path, "made-up"))
 
 
 def test_pictures_of_what_little_there_is(tmp_path: Path) -> None:
-    table = Table.of(measured(as_the_paper_says, p_min=(0.5, 0.05), swaps=(0.6,), betas=(0.0, 1.0), seeds=1))
+    table = HeatMap.of(measured(as_the_paper_says, p_min=(0.5, 0.05), swaps=(0.6,), betas=(0.0, 1.0), seeds=1))
     check(heatmaps.fig2(table, tmp_path, "little"))
     check(curves.fig3(table, tmp_path, "little"))
-    check(heatmaps.fig5(table, Table([]), tmp_path, "little"))
+    check(heatmaps.fig5(table, HeatMap([]), tmp_path, "little"))
 
 
 def test_figure_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedstale.analysis import Estimate
+from fedstale.analysis import Estimate, HeatMap
+from fedstale.analysis.heatmap import ratio
 from fedstale.paper import curves, heatmaps
 from fedstale.paper.grids import BETAS, Extent
-from fedstale.paper.table import Table, ratio
 from fedstale.sweeps import tuned
 
 from .synthetic import as_the_paper_says, measured
@@ -32,7 +32,7 @@ def test_the_best_rate_is_chosen_by_the_mean_over_seeds() -> None:
 def test_every_rate_diverges() -> None:
     (cell,) = tuned(measured(lambda *_: math.nan, p_min=(0.5,), swaps=(0.0,), betas=(0.5,)))
     assert math.isnan(cell.mean)
-    table = Table.of(measured(lambda p, s, b, seed, lr: math.nan if b == 1.0 else 0.5, p_min=(0.5,), swaps=(0.0,)))
+    table = HeatMap.of(measured(lambda p, s, b, seed, lr: math.nan if b == 1.0 else 0.5, p_min=(0.5,), swaps=(0.0,)))
     assert table.best((0.5, 0.0)) == 0.0
 
 
@@ -44,7 +44,7 @@ def test_a_rate_with_fewer_seeds_is_not_compared() -> None:
 
 def test_gains_are_paired() -> None:
     noise = (0.0, 0.3, -0.2)
-    table = Table.of(measured(lambda p, s, b, seed, lr: noise[seed] + (0.0 if isinstance(b, str) else 0.1 * b)))
+    table = HeatMap.of(measured(lambda p, s, b, seed, lr: noise[seed] + (0.0 if isinstance(b, str) else 0.1 * b)))
     gain = table.gain((0.1, 0.4), 1.0, 0.5)
     assert gain.mean == pytest.approx(0.05)
     assert gain.error == pytest.approx(0.0, abs=1e-12)
@@ -53,14 +53,14 @@ def test_gains_are_paired() -> None:
 
 
 def test_csv(tmp_path: Path) -> None:
-    Table.of(measured(as_the_paper_says, p_min=(0.5, 0.1), swaps=(0.0,))).write(tmp_path / "t.csv")
+    HeatMap.of(measured(as_the_paper_says, p_min=(0.5, 0.1), swaps=(0.0,))).write(tmp_path / "t.csv")
     rows = list(csv.DictReader((tmp_path / "t.csv").open()))
     assert len(rows) == 2 * 6
     assert {row["p_avg/p_min"] for row in rows} == {"1.5", "5.5"}
 
 
 def test_the_shares_that_were_swapped_stand_on_the_axis_and_in_the_csv(tmp_path: Path) -> None:
-    table = Table.of(measured(as_the_paper_says, p_min=(0.5,), swaps=(0.6,)))
+    table = HeatMap.of(measured(as_the_paper_says, p_min=(0.5,), swaps=(0.6,)))
     assert table.swapped(0.6) == pytest.approx((0.6, 0.59))
     assert table.swap_text(0.6) == "0.6 (0.60 train, 0.59 test)"
     table.write(tmp_path / "t.csv")
@@ -71,7 +71,7 @@ def test_the_shares_that_were_swapped_stand_on_the_axis_and_in_the_csv(tmp_path:
         for cell in table.fixed((0.5, 0.6)).values()
         for run in cell.runs
     ]
-    assert Table.of(unknown).swap_text(0.6) == "0.6"
+    assert HeatMap.of(unknown).swap_text(0.6) == "0.6"
 
 
 def test_estimate() -> None:
@@ -107,7 +107,7 @@ def test_a_best_rate_at_the_edge_is_marked(tmp_path: Path) -> None:
     def value(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
         return 0.9 - lr if beta == 1.0 else 0.9 - abs(lr - 0.3)
 
-    table = Table.of(measured(value, p_min=(0.5,), swaps=(0.0,), betas=(0.0, 1.0), rates=(0.1, 0.3, 1.0)))
+    table = HeatMap.of(measured(value, p_min=(0.5,), swaps=(0.0,), betas=(0.0, 1.0), rates=(0.1, 0.3, 1.0)))
     assert table.at_edge((0.5, 0.0)) == [1.0]
     table.write(tmp_path / "table.csv")
     with open(tmp_path / "table.csv", encoding="utf-8") as file:
@@ -130,7 +130,7 @@ def test_what_diverged_is_told_in_the_table_and_in_the_gains(tmp_path: Path) -> 
     def wild(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
         return float("nan") if beta == 1.0 and seed == 1 else 0.9
 
-    found = Table(tuned(measured(wild, p_min=(0.1,), swaps=(0.6,))))
+    found = HeatMap(tuned(measured(wild, p_min=(0.1,), swaps=(0.6,))))
     place = (0.1, 0.6)
     assert found.cells[place][1.0].estimate.diverged == (3,)
     assert found.gain(place, 0.5, 1.0).short() == "diverged"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fedstale import report
+from fedstale.analysis import HeatMap
+from fedstale.analysis.verdicts import judged
 from fedstale.paper import claims
-from fedstale.paper.table import Table
 from fedstale.simulation import make_settings
 from fedstale.store import Store
 from fedstale.sweeps import results
@@ -23,7 +24,7 @@ EVIL = "<script>alert('1')</script><img src=x onerror=\"alert(2)\">&amp;"
 
 
 def page(store: Store, what: str | None = None) -> Element:
-    return read(report.page(store, report.find(store, what)))
+    return read(report.page(store, report.find(store, what), claims.claims_of_store))
 
 
 @pytest.fixture
@@ -116,22 +117,22 @@ def test_rates_are_tuned(tmp_path: Path) -> None:
 def test_the_heat_map_is_the_papers(swept: Store) -> None:
     root = page(swept, "grid")
     rows = table(root, "The β with the best test accuracy")
-    whole = Table.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
+    whole = HeatMap.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
     assert [row[0] for row in rows[1:]] == ["0.6", "0"]
     for row in rows[1:]:
         for cell, p in zip(row[1:], (0.5, 0.1), strict=True):
             place = (p, float(row[0]))
             gains = [100 * whole.gain(place, 0.5, end).mean for end in (0.0, 1.0)]
             assert whole.best(place) == 0.5
-            assert cell == f"0.5Δ₀ {gains[0]:.1f}Δ₁ {gains[1]:.1f}"
-    assert table(root, "β = “auto” minus")[1][1:] == ["0.0", "0.0"]
+            assert cell == f"0.5{'*' * whole.starred(place)}Δ₀ {gains[0]:.1f}Δ₁ {gains[1]:.1f}"
+    assert table(root, "β = “auto” minus")[1][1:] == ["+0.0", "+0.0"]
 
 
 def test_the_claims_are_the_papers(swept: Store) -> None:
     rows = table(page(swept, "grid"), "What the paper says")
-    whole = Table.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
-    found = [*claims.fig2_findings(whole), *claims.fig34_findings(whole), *claims.fig5_findings(whole, Table([]))]
-    expected = claims.judged([*found, *claims.auto_findings(whole)])
+    whole = HeatMap.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
+    found = [*claims.fig2_findings(whole), *claims.fig34_findings(whole), *claims.fig5_findings(whole, HeatMap([]))]
+    expected = judged([*found, *claims.auto_findings(whole)])
     assert [tuple(row) for row in rows[1:]] == [one.cells() for one in expected]
 
 

@@ -18,7 +18,7 @@ from fedstale import FedAUEstimator, FedStale
 from fedstale.beta import Auto
 from fedstale.cli.app import app
 from fedstale.participation import Markov
-from fedstale.report.charts import Line, line_chart, raster
+from fedstale.report.charts import Line, line_chart, raster_chart
 from fedstale.report.markup import Markup, plain, tag, text
 from fedstale.report.recipe import command, grid
 from fedstale.report.scale import Scale, labels, span, ticks
@@ -82,11 +82,11 @@ def test_long_lines_are_thinned_without_losing_their_level() -> None:
 def test_a_raster_is_bounded_and_tells_shares() -> None:
     rng = np.random.default_rng(0)
     many = {t: np.flatnonzero(rng.random(3000) < 0.02) for t in range(900)}
-    made = raster("Who came", many, 3000)
+    made = raster_chart("Who came", many, 3000)
     assert len(made) < 150_000
     root = read("<!doctype html>\n" + made)
     assert "3000 clients, 900 rounds" in (root.all("svg")[0].attributes["aria-label"] or "")
-    few = raster("Who came", {0: np.array([0, 1]), 1: np.array([1])}, 2)
+    few = raster_chart("Who came", {0: np.array([0, 1]), 1: np.array([1])}, 2)
     (marks,) = re.findall(r'<path d="([^"]*)" class="mark"', few)
     assert marks.count("M") == 2  # client 0 in round 0; client 1 in both, as one stroke
 

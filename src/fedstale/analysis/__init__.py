@@ -9,24 +9,34 @@ a difference between methods is, `evidence` says.
 Rounds are counted from 1 in words and pictures and in `diverged_in`: a run that diverged in round 17 has 16 rounds.
 """
 
+from .attendance import Raster, raster
 from .curve import Curve, over_seeds
 from .estimate import Estimate, diverged_text
+from .heatmap import HeatMap, Square
 from .methods import METHOD_SETTINGS, config_label, method_label, method_order
 from .palette import Style, style, styles
 from .tail import TAIL, tail
+from .tuning import Cell, Measured, tuned
 
 __all__ = [
     "METHOD_SETTINGS",
     "TAIL",
+    "Cell",
     "Curve",
     "Estimate",
+    "HeatMap",
+    "Measured",
+    "Raster",
+    "Square",
     "Style",
     "config_label",
     "diverged_text",
     "method_label",
     "method_order",
     "over_seeds",
+    "raster",
     "style",
     "styles",
     "tail",
+    "tuned",
 ]

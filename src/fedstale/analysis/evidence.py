@@ -29,6 +29,23 @@ LEVEL = 0.05
 _NEAR = 1e-12
 """Statistics that differ by less than this are equal: they differ in the order of additions."""
 
+BySeed = dict[int, float]
+"""A quantity by seed."""
+
+
+def stacked(parts: Iterable[BySeed]) -> Float:
+    """Lay quantities side by side, shape (S, K), for the seeds that all of them have."""
+    columns = list(parts)
+    seeds = sorted(set.intersection(*map(set, columns))) if columns else []
+    return np.array([[column[seed] for column in columns] for seed in seeds], dtype=np.float64)
+
+
+def averaged(parts: Iterable[BySeed]) -> BySeed:
+    """Mean of several quantities by seed; nothing where one of them has no runs."""
+    columns = list(parts)
+    seeds = sorted(set.intersection(*map(set, columns))) if columns else []
+    return {seed: float(np.mean([column[seed] for column in columns])) for seed in seeds}
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -112,21 +129,21 @@ def all_positive(values: Float) -> Evidence:
     return Evidence(max(_tails(column).in_favour for column in sums.T), _tails(sums.min(axis=1)).against)
 
 
-def any_of(found: Iterable[Evidence]) -> Evidence:
+def any_of(claims: Iterable[Evidence]) -> Evidence:
     """Judge the claim that at least one of several holds: the choice of the best is paid for (Bonferroni)."""
-    several = list(found)
+    several = list(claims)
     if not several or not all(several):
         return NONE
-    best = min(one.in_favour for one in several)
-    return Evidence(min(1.0, len(several) * best), max(one.against for one in several))
+    best = min(found.in_favour for found in several)
+    return Evidence(min(1.0, len(several) * best), max(found.against for found in several))
 
 
 def holm(p: Sequence[float]) -> list[float]:
     """Adjust p-values for their number (Holm 1979): an error among all is then as rare as in one test; NaN stays."""
-    known = sorted((value, place) for place, value in enumerate(p) if not np.isnan(value))
+    known = sorted((value, index) for index, value in enumerate(p) if not np.isnan(value))
     adjusted = [float("nan")] * len(p)
     so_far = 0.0
-    for rank, (value, place) in enumerate(known):
+    for rank, (value, index) in enumerate(known):
         so_far = max(so_far, min(1.0, (len(known) - rank) * value))
-        adjusted[place] = so_far
+        adjusted[index] = so_far
     return adjusted

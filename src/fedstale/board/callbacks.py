@@ -13,6 +13,7 @@ from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
+from ..analysis.heatmap import BEST
 from . import page, parts
 from .choice import LIMIT, chosen_runs, first_choice, with_seeds
 from .curves import group
@@ -167,21 +168,22 @@ def _heat(app: Dash, source: Source, maps: HeatMaps) -> None:
         boxes = [page.select("sweep", "Sweep", sweeps, sweep), page.select("map", "Setting", listed or {"": "–"}, key)]
         if not key:
             note = "No finished runs here that differ in p_min or swap and have a β and a test accuracy."
-            return *boxes, page.select("shown", "Cells show", {"best": "β_opt"}, "best"), "", note, no_update
+            return *boxes, page.select("shown", "Cells show", {BEST: "β_opt"}, BEST), "", note, no_update
         table = maps.table(key, sweep)
-        words = sorted({beta for cells in table.cells.values() for beta in cells if isinstance(beta, str)})
-        options = {"best": "β_opt, Δ₀, Δ₁", **{beta: f"{beta} − best β" for beta in words}}
-        shown = shown if shown in options else "best"
+        options = {BEST: "β_opt, Δ₀, Δ₁", **{beta: f"{beta} − best β" for beta in table.adaptive}}
+        shown = shown if shown in options else BEST
         boxes.append(page.select("shown", "Cells show", options, shown))
-        places = [(p, swap) for p in table.p_min for swap in table.swaps]
-        partial = sum(place in table.cells and not table.complete(place) for place in places)
+        partial = sum(not table.complete(point) for point in table.cells)
         note = (
             "β with the best test accuracy, each β at its best learning rate, mean over seeds. Δ₀, Δ₁: its gain over "
             "β = 0 (FedAvg) and β = 1 (FedVARP), percentage points."
-            if shown == "best"
+            if shown == BEST
             else f"Test accuracy of β = {shown} minus that of the best fixed β, percentage points."
         )
-        note += f" {partial} cells lack some β of the paper." if partial else ""
+        note += f" {partial} cells lack some β that others have." if partial else ""
+        note += " A star: the best learning rate of some β is at the edge of its grid." * any(
+            map(table.starred, table.cells)
+        )
         return *boxes, parts.heat(table, shown), note, no_update if key == given else key
 
     @app.callback(
@@ -196,7 +198,7 @@ def _heat(app: Dash, source: Source, maps: HeatMaps) -> None:
             p, swap = map(float, str(cell).split())
         except ValueError:
             return no_update
-        return maps.behind(key, (p, swap), sweep or "")[:LIMIT] or no_update
+        return maps.runs_behind(key, (p, swap), sweep or "")[:LIMIT] or no_update
 
     @app.callback(
         Output("chosen", "data", allow_duplicate=True),

@@ -7,36 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..analysis.attendance import visits
 from ..checks import Float
 from ..federation import Ints
 from ..store import RunInfo
 from .source import Source
 
-_COLUMNS, _ROWS = 500, 200  # cells of the raster: more than the panel has pixels for
 MOST_CLIENTS = 1000
 """Clients that are drawn one by one; of more, so many evenly apart."""
-
-
-@dataclass(frozen=True, eq=False)
-class Raster:
-    """Share of rounds in which each client came, by bins of clients and rounds, shape (rows, columns).
-
-    Attributes
-    ----------
-    share
-        0 or 1 where a bin is one client and one round.
-    clients, rounds
-        The first of every bin; the rounds count from 1.
-    """
-
-    share: Float
-    clients: Ints
-    rounds: Ints
-
-    @property
-    def binned(self) -> bool:
-        """Whether a cell is more than one client in one round."""
-        return bool((np.diff(self.clients) > 1).any() or (np.diff(self.rounds) > 1).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,30 +38,9 @@ class Probabilities:
     round: int
 
 
-def number_of_clients(info: RunInfo, came: Mapping[int, Ints]) -> int:
-    """N as the config says, or one more than the largest index that was seen."""
-    largest = max((int(who[-1]) for who in came.values() if len(who)), default=-1) + 1
-    named = info.config.get("num_clients")
-    return max(named, largest) if isinstance(named, int) else largest
-
-
-def raster(came: Mapping[int, Ints], num_clients: int) -> Raster:
-    """Who came when."""
-    first, last = min(came), max(came)
-    length = last - first + 1
-    wide, high = -(-length // _COLUMNS), -(-num_clients // _ROWS)
-    share = np.zeros((-(-num_clients // high), -(-length // wide)))
-    for t, who in came.items():
-        np.add.at(share, (who // high, np.full(len(who), (t - first) // wide)), 1.0)
-    clients = np.arange(share.shape[0]) * high
-    rounds = np.arange(share.shape[1]) * wide
-    size = np.outer(np.minimum(high, num_clients - clients), np.minimum(wide, length - rounds))
-    return Raster(share / size, clients, rounds + first + 1)
-
-
 def ages(came: Mapping[int, Ints], num_clients: int) -> Ages:
     """How old each client's update was, as the rounds went: 1 in the round after it came, and so on."""
-    clients, rounds = _visits(came)
+    clients, rounds = visits(came)
     end = max(came) + 1
     mean, longest, now = (np.full(num_clients, np.nan) for _ in range(3))
     order = np.lexsort((rounds, clients))
@@ -113,7 +70,7 @@ def probabilities(source: Source, info: RunInfo, came: Mapping[int, Ints]) -> Pr
         return Probabilities(np.arange(len(last)), true[1][-1], last, False, int(rounds[-1]))
     if not came:
         return None
-    clients, _ = _visits(came)
+    clients, _ = visits(came)
     frequency = np.bincount(clients, minlength=len(last))[: len(last)] / len(came)
     return Probabilities(np.arange(len(last)), frequency, last, True, int(rounds[-1]))
 
@@ -123,9 +80,3 @@ def some(count: int) -> Ints:
     if count <= MOST_CLIENTS:
         return np.arange(count)
     return np.unique(np.linspace(0, count - 1, MOST_CLIENTS).astype(np.int64))
-
-
-def _visits(came: Mapping[int, Ints]) -> tuple[Ints, Ints]:
-    clients = np.concatenate([np.empty(0, np.int64), *came.values()]).astype(np.int64)
-    rounds = np.repeat(np.array(list(came), np.int64), [len(who) for who in came.values()])
-    return clients, rounds

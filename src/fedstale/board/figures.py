@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Style
+from ..analysis import Raster, Style
 from ..analysis.palette import BROWN, DASHES, GREEN, GREY, INDIGO, SKY
 from ..checks import Float
-from .clients import Ages, Probabilities, Raster, some
+from .clients import Ages, Probabilities, some
 from .curves import Line
 
 Figure = dict[str, Any]

@@ -7,6 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
+from ..analysis.heatmap import BEST
 from .filters import COLUMNS
 
 INTERVAL_MS = 2000
@@ -44,7 +45,7 @@ STORES: dict[str, Any] = {
     "axis": "round",
     "sweep": "",
     "map": "",
-    "shown": "best",
+    "shown": BEST,
     "inspect": "",
     "order": {"column": "", "descending": False},
     "page": 0,

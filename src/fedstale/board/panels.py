@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..analysis import diverged_text
+from ..analysis import diverged_text, raster
+from ..analysis.attendance import number_of_clients
 from ..federation import Ints
 from ..store import RunInfo
 from . import clients, figures
@@ -15,6 +16,7 @@ from .curves import MOST, Curve, line
 from .figures import METRICS, Drawn, Figure
 from .source import Source
 
+_COLUMNS, _ROWS = 500, 200  # cells of the raster: more than the panel has pixels for
 _NOTHING = "Choose runs in the table, or a cell of the heat map."
 _KEPT_BY = "sweeps keep only the metrics of evaluated rounds; fedstale run records who came"
 _OWN_PANEL = ("beta", "bytes_up", "bytes_down", "seconds")
@@ -104,8 +106,8 @@ class Panels:
         if not came:
             absent = Panel(instead=f"Participants were not recorded: {_KEPT_BY}.")
             return absent, absent, self._probabilities(info, came)
-        count = clients.number_of_clients(info, came)
-        seen = clients.raster(came, count)
+        count = number_of_clients(info.config, came)
+        seen = raster(came, count, rows=_ROWS, columns=_COLUMNS)
         visits = sum(map(len, came.values()))
         note = "A cell is a bin of clients and rounds; the darker, the more of them came." if seen.binned else ""
         spoken = f"{count} clients, {len(came)} rounds; {visits / len(came):.1f} clients came in a round on average."

@@ -15,18 +15,13 @@ from typing import Any
 from dash import html
 
 from .. import configs
-from ..analysis import Style, diverged_text
-from ..paper.heatmaps import AWAY
-from ..paper.table import Place, Table, ratio
+from ..analysis import HeatMap, Square, Style, diverged_text
+from ..analysis.heatmap import Point, ratio
 from ..store import RunInfo
 from .curves import Curve
 from .filters import result, title
 
 Children = list[Any]
-
-# Yellow to blue, as Figure 2 has it: lightness falls all the way, so that it reads without colour, too.
-_SEQUENTIAL = ((255, 255, 217), (199, 233, 180), (65, 182, 196), (34, 94, 168), (8, 29, 88))
-_DIVERGING = ((178, 60, 40), (244, 200, 176), (247, 247, 247), (170, 208, 236), (33, 102, 172))
 
 
 def number(value: Any) -> str:
@@ -168,8 +163,9 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def heat(table: Table, shown: str) -> Any:
+def heat(table: HeatMap, shown: str) -> Any:
     """The heat map as a table of buttons; `shown` is "best" or the β that is compared with the best fixed one."""
+    squares = table.squares(shown)
     head = html.Tr(
         [
             html.Th(["swap", html.Span(" \\ ", **{"aria-hidden": "true"}), "p_avg/p_min"], className="corner"),
@@ -180,7 +176,7 @@ def heat(table: Table, shown: str) -> Any:
         html.Tr(
             [
                 html.Th(table.swap_text(swap), scope="row"),
-                *(html.Td(_cell(table, (p, swap), shown) if (p, swap) in table.cells else "") for p in table.p_min),
+                *(html.Td(_cell((p, swap), squares[p, swap]) if (p, swap) in squares else "") for p in table.p_min),
             ]
         )
         for swap in reversed(table.swaps)
@@ -189,38 +185,11 @@ def heat(table: Table, shown: str) -> Any:
     return html.Table([html.Caption(caption, className="hidden"), html.Thead(head), html.Tbody(body)], className="heat")
 
 
-def _cell(table: Table, place: Place, shown: str) -> Any:
-    where = f"p_avg/p_min {ratio(place[0]):.3g}, swap {place[1]:g}"
-    best = table.best(place)
-    lines: list[Any] = [html.B("–" if best is None else f"{best:g}")]
-    spoken = f"{where}: no β_opt, β = 0 and β = 1 are not both there"
-    colour = "transparent"
-    if best is not None:
-        gains = [table.gain(place, best, other).short() for other in (0.0, 1.0)]
-        lines += [html.Span(f"Δ₀ {gains[0]}"), html.Span(f"Δ₁ {gains[1]}")]
-        spoken = f"{where}: β_opt {best:g}, Δ₀ {gains[0]}, Δ₁ {gains[1]} percentage points"
-        colour = blend(_SEQUENTIAL, best)
-    dark = best is not None and best > 0.6
-    if shown != "best":
-        behind = table.behind_best(place, shown)
-        lines = [html.B(behind.short(sign=True))]
-        spoken = f"{where}: β = {shown} minus the best fixed β: {behind.short(sign=True)} percentage points"
-        away = behind.mean
-        away = 0.0 if math.isnan(away) else max(-1.0, min(1.0, 100 * away / AWAY))
-        colour, dark = blend(_DIVERGING, (away + 1) / 2), abs(away) > 0.7
-    if ended := table.diverged([place]):
-        spoken += f"; no result, because seeds diverged at every rate: {'; '.join(ended)}"
-    if not table.complete(place):
-        spoken += "; some β of the paper are missing"
-    known = colour != "transparent"
-    look = {"backgroundColor": colour, "color": ("#fff" if dark else "#111") if known else "inherit"}
-    marks = {"data-cell": f"{place[0]!r} {place[1]!r}", "aria-label": spoken}
-    return html.Button(lines, style=look, title=spoken, tabIndex="-1", **marks)
-
-
-def blend(stops: Sequence[tuple[int, int, int]], share: float) -> str:
-    """The colour at a share of the way through equally spaced stops."""
-    at = min(max(share, 0.0), 1.0) * (len(stops) - 1)
-    k = min(int(at), len(stops) - 2)
-    mixed = (round(a + (b - a) * (at - k)) for a, b in zip(stops[k], stops[k + 1], strict=True))
-    return f"rgb({', '.join(map(str, mixed))})"
+def _cell(point: Point, square: Square) -> Any:
+    look = {
+        "backgroundColor": square.colour or "transparent",
+        "color": ("#fff" if square.on_dark else "#111") if square.colour else "inherit",
+    }
+    marks = {"data-cell": f"{point[0]!r} {point[1]!r}", "aria-label": square.description}
+    lines = [html.B(square.text), *map(html.Span, square.notes)]
+    return html.Button(lines, style=look, title=square.description, tabIndex="-1", **marks)

@@ -27,13 +27,14 @@ def report(
     Without any of them: the whole store of --store.
     """
     from .. import report as reports
+    from ..paper.claims import claims_of_store
     from ..store import Store
 
     reports.refuse(out)
     folder, name = reports.locate(what, store)
     with Store.open(folder, create=False, read_only=True) as opened:
         subject = reports.find(opened, name)
-        size = reports.write(reports.page(opened, subject), out)
+        size = reports.write(reports.page(opened, subject, claims_of_store), out)
     if json:
         summary = {"file": str(out), "bytes": size, "kind": subject.kind, "name": subject.name}
         print_json({**summary, "runs": len(subject.infos)})

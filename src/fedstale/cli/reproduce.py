@@ -108,7 +108,7 @@ def _numbers(flag: str, text: str) -> list[float] | None:
 def _print_result(made: Reproduction, seconds: float) -> None:
     from rich.table import Table
 
-    from ..paper.claims import EXPLANATION, HEADINGS
+    from ..analysis.verdicts import EXPLANATION, HEADINGS
 
     if made.claims:
         table = Table(title="the paper's claims", caption=EXPLANATION, show_lines=True)

@@ -3,122 +3,47 @@
 Methods are compared on differences seed by seed (they share participants and batches), averaged over the cells a claim
 speaks of. Whether a difference counts is found by flipping the signs of whole seeds (`analysis.evidence`), which
 assumes nothing of how cells and β depend on each other; the p-values of one table are adjusted for their number by
-Holm's method, and 0.05 decides. Three seeds, as the paper has, decide nothing by themselves: `--fresh-seeds 10` does.
-
-No difference is called decided while the best learning rate of a method it is made of stands at the edge of its grid.
+Holm's method, and 0.05 decides (`analysis.verdicts`). Three seeds, as the paper has, decide nothing by themselves:
+`--fresh-seeds 10` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..analysis import Estimate
-from ..analysis.evidence import LEVEL, NONE, Evidence, all_positive, any_of, by_flips, holm, signs
+from ..analysis import Estimate, HeatMap
+from ..analysis.evidence import NONE, BySeed, Evidence, all_positive, any_of, averaged, by_flips, signs, stacked
+from ..analysis.heatmap import Beta, Point, ratio
+from ..analysis.verdicts import Claim, Finding, judged
 from ..checks import Float
-from .fig1 import LR, METHODS
-from .grids import AUTOS, BETAS, FIG3_P_MIN, FIG4_SWAP, P_MIN, SWAPS
-from .table import Place, Table, ratio
+from ..simulation.settings import Settings
+from ..store import Store
+from ..sweeps import results
+from . import fig1
+from .grids import AUTOS, BETAS, FIG3_P_MIN, FIG4_SWAP, P_MIN, SEEDS, SWAPS, Extent
 
-HELD, NOT_HELD, NOT_DECIDED = "held", "not held", "not decided"
-AT_EDGE = "not decided: best rate at the edge of its grid"
 MIDDLE = (0.2, 0.5, 0.8)
 MARGIN = 0.005
 """How far `auto` may be below the best fixed β, by this library's own claim."""
 SUFFERS = "FedVARP suffers most from estimated probabilities"
 LOWER = "β_opt is lower with estimated probabilities"
-HEADINGS = ("claim", "measured here", "p", "p (Holm)", "verdict")
-
-BySeed = dict[int, float]
 _NOTHING = 1e-12
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What was measured of one claim.
-
-    Attributes
-    ----------
-    claim, measured
-        What is said, and what was seen.
-    evidence
-        For and against.
-    edges
-        How many of the methods and settings that it rests on have their best rate at the edge of its grid.
-    """
-
-    claim: str
-    measured: str
-    evidence: Evidence = NONE
-    edges: int = 0
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One row of the table.
-
-    Attributes
-    ----------
-    claim, measured, verdict
-        What is said, what was seen, and what follows.
-    p, adjusted
-        Two-sided p-value, and the same by Holm's method; NaN where runs are missing.
-    """
-
-    claim: str
-    measured: str
-    p: float
-    adjusted: float
-    verdict: str
-
-    def cells(self) -> tuple[str, ...]:
-        """The row as `HEADINGS` has it."""
-        return self.claim, self.measured, _p(self.p), _p(self.adjusted), self.verdict
-
-
-def judged(findings: Sequence[Finding]) -> list[Claim]:
-    """Judge the claims of one table, with its number of claims in mind."""
-    p = [finding.evidence.p for finding in findings]
-    rows = []
-    for finding, own, adjusted in zip(findings, p, holm(p), strict=True):
-        verdict = NOT_DECIDED
-        if finding.edges:
-            verdict = AT_EDGE
-        elif adjusted <= LEVEL:
-            verdict = HELD if finding.evidence.in_favour < finding.evidence.against else NOT_HELD
-        edges = f"; best rate at the edge of its grid in {finding.edges} cells" if finding.edges else ""
-        rows.append(Claim(finding.claim, finding.measured + edges, own, adjusted, verdict))
-    return rows
-
-
-def stacked(parts: Iterable[BySeed]) -> Float:
-    """Lay quantities side by side, shape (S, K), for the seeds that all of them have."""
-    columns = list(parts)
-    seeds = sorted(set.intersection(*map(set, columns))) if columns else []
-    return np.array([[column[seed] for column in columns] for seed in seeds], dtype=np.float64)
-
-
-def averaged(parts: Iterable[BySeed]) -> BySeed:
-    """Mean of several quantities by seed; nothing where one of them has no runs."""
-    columns = list(parts)
-    seeds = sorted(set.intersection(*map(set, columns))) if columns else []
-    return {seed: float(np.mean([column[seed] for column in columns])) for seed in seeds}
-
-
-def gain(table: Table, place: Place, one: float | str, other: float | str) -> BySeed:
-    """How much more accurate one β is than another in a cell, by seed."""
-    cells = table.cells.get(place, {})
-    if one not in cells or other not in cells:
+def gain(table: HeatMap, point: Point, beta: Beta, reference: Beta) -> BySeed:
+    """How much more accurate a β is than another in a cell, by seed."""
+    cells = table.cells.get(point, {})
+    if beta not in cells or reference not in cells:
         return {}
-    a, b = cells[one].values, cells[other].values
+    a, b = cells[beta].values, cells[reference].values
     return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
 
 
-def difference(table: Table, places: Sequence[Place], one: float | str, other: float | str) -> BySeed:
-    """Mean over places of the difference between two β, by seed."""
-    return averaged(gain(table, place, one, other) for place in places)
+def difference(table: HeatMap, points: Sequence[Point], beta: Beta, reference: Beta) -> BySeed:
+    """Mean over points of the difference between two β, by seed."""
+    return averaged(gain(table, point, beta, reference) for point in points)
 
 
 def estimate(values: BySeed) -> Estimate:
@@ -126,38 +51,38 @@ def estimate(values: BySeed) -> Estimate:
     return Estimate.of(values.values())
 
 
-def edges(table: Table, places: Iterable[Place], betas: Iterable[float | str]) -> int:
+def edges(table: HeatMap, points: Iterable[Point], betas: Iterable[Beta]) -> int:
     """Count the cells among these whose best rate stands at the edge of its grid."""
     wanted = set(betas)
-    return sum(len(wanted & set(table.at_edge(place))) for place in places)
+    return sum(len(wanted & set(table.at_edge(point))) for point in points)
 
 
-def slope(table: Table, lines: Sequence[Sequence[Place]], axis: Callable[[Place], float]) -> BySeed:
+def slope(table: HeatMap, lines: Sequence[Sequence[Point]], axis: Callable[[Point], float]) -> BySeed:
     """Slope of (accuracy of β=1 − accuracy of β=0) along an axis, mean over lines, by seed."""
     by_line = []
-    for places in lines:
-        gains = stacked(gain(table, place, 1.0, 0.0) for place in places)
-        if len(places) < 2 or not gains.size:
+    for points in lines:
+        gains = stacked(gain(table, point, 1.0, 0.0) for point in points)
+        if len(points) < 2 or not gains.size:
             continue
-        seeds = sorted(set.intersection(*(set(gain(table, place, 1.0, 0.0)) for place in places)))
-        fitted = np.polyfit([axis(place) for place in places], gains.T, 1)[0]
+        seeds = sorted(set.intersection(*(set(gain(table, point, 1.0, 0.0)) for point in points)))
+        fitted = np.polyfit([axis(point) for point in points], gains.T, 1)[0]
         by_line.append(dict(zip(seeds, map(float, fitted), strict=True)))
     return averaged(by_line)
 
 
 def trend(
-    table: Table, places: Sequence[Place], line: int, axis: Callable[[Place], float], sign: float
+    table: HeatMap, points: Sequence[Point], line: int, axis: Callable[[Point], float], sign: float
 ) -> tuple[Estimate, str, Evidence]:
     """Judge that stale updates are worth more (sign 1) or less (−1) along an axis, whichever row or column is left out.
 
     Parameters
     ----------
-    table, places
+    table, points
         The heat map, and its cells that were run.
     line
-        What the places of one line have in common: 0, p_min, or 1, swap.
+        What the points of one line have in common: 0, p_min, or 1, swap.
     axis
-        Where a place stands on the axis.
+        Where a point stands on the axis.
     sign
         The direction that is claimed.
 
@@ -166,41 +91,41 @@ def trend(
     The slope, its range with one p_min or one swap left out, and the evidence that it has the sign in all of these.
     """
 
-    def fitted(kept: Sequence[Place]) -> BySeed:
-        return slope(table, [[p for p in kept if p[line] == one] for one in sorted({p[line] for p in kept})], axis)
+    def fitted(kept: Sequence[Point]) -> BySeed:
+        return slope(table, [[p for p in kept if p[line] == at] for at in sorted({p[line] for p in kept})], axis)
 
-    without = [[p for p in places if p[k] != left] for k in (0, 1) for left in sorted({p[k] for p in places})]
-    every = [fitted(places), *map(fitted, without)]
+    without = [[p for p in points if p[k] != left] for k in (0, 1) for left in sorted({p[k] for p in points})]
+    every = [fitted(points), *map(fitted, without)]
     means = [estimate(values).mean for values in every[1:] if values]
     span = f"{100 * min(means):+.2f} to {100 * max(means):+.2f}" if means else "–"
     return estimate(every[0]), span, all_positive(sign * stacked(every))
 
 
-def fig2_findings(table: Table) -> list[Finding]:
+def fig2_findings(table: HeatMap) -> list[Finding]:
     """The claims about the heat map."""
     every = [(p, swap) for p in P_MIN for swap in SWAPS]
-    here = [place for place in every if table.complete(place)]
+    here = [point for point in every if table.complete(point, BETAS)]
     rows = [_prevails(table, here, len(every))]
-    homogeneous = [place for place in here if place[0] == 0.5 and place[1] >= 0.2]
+    homogeneous = [point for point in here if point[0] == 0.5 and point[1] >= 0.2]
     claim = "FedVARP is best for σ̂²_g ≥ 0.2 when p_min ≈ p_avg (p_min = 0.5)"
     rows.append(_zone(claim, table, homogeneous, 5, 1.0))
-    rare = [place for place in here if ratio(place[0]) >= 25 and place[1] <= 0.2]
+    rare = [point for point in here if ratio(point[0]) >= 25 and point[1] <= 0.2]
     rows.append(_zone("FedAvg is best for σ̂²_g ≤ 0.2 when p_avg ≥ 25 p_min", table, rare, 8, 0.0))
-    rows.append(_between(table, [place for place in here if 2.99 < ratio(place[0]) < 25]))
+    rows.append(_between(table, [point for point in here if 2.99 < ratio(point[0]) < 25]))
     seen = edges(table, here, (0.0, 1.0))
-    grows, span, evidence = trend(table, here, 0, lambda place: place[1], 1.0)
+    grows, span, evidence = trend(table, here, 0, lambda point: point[1], 1.0)
     text = f"accuracy of β=1 minus β=0 changes by {grows.points()} points from σ̂²_g = 0 to 1 (slope, mean over p_min; "
     text += f"{span} with one p_min or σ̂²_g left out)"
     rows.append(Finding("guideline A: stale updates are worth more as data heterogeneity grows", text, evidence, seen))
-    falls, span, evidence = trend(table, here, 1, lambda place: float(np.log10(ratio(place[0]))), -1.0)
+    falls, span, evidence = trend(table, here, 1, lambda point: float(np.log10(ratio(point[0]))), -1.0)
     text = f"accuracy of β=1 minus β=0 changes by {falls.points()} points per decade of p_avg/p_min "
     text += f"({span} with one p_min or σ̂²_g left out)"
     rows.append(Finding("guideline B: stale updates are worth less as participation gets uneven", text, evidence, seen))
     return rows
 
 
-def _prevails(table: Table, here: Sequence[Place], wanted: int) -> Finding:
-    winners = [table.best(place) for place in here]
+def _prevails(table: HeatMap, here: Sequence[Point], wanted: int) -> Finding:
+    winners = [table.best(point) for point in here]
     share = {
         name: sum(beta in betas for beta in winners)
         for name, betas in (("FedStale", MIDDLE), ("FedVARP", (1.0,)), ("FedAvg", (0.0,)))
@@ -223,10 +148,10 @@ def _prevails(table: Table, here: Sequence[Place], wanted: int) -> Finding:
     )
 
 
-def deviations(table: Table, places: Sequence[Place]) -> Float:
+def deviations(table: HeatMap, points: Sequence[Point]) -> Float:
     """Accuracies of the five β minus their mean, by seed and cell: shape (S, cells, 5)."""
-    accuracy = stacked(table.cells[place][beta].values for place in places for beta in BETAS)
-    profiles = accuracy.reshape(len(accuracy), len(places), len(BETAS))
+    accuracy = stacked(table.cells[point][beta].values for point in points for beta in BETAS)
+    profiles = accuracy.reshape(len(accuracy), len(points), len(BETAS))
     return np.asarray(profiles - profiles.mean(axis=2, keepdims=True) if profiles.size else profiles)
 
 
@@ -263,32 +188,32 @@ def _lead(means: Float) -> Float:
     return np.asarray((means[..., middle].max(axis=-1) - means[..., ends].max(axis=-1)).mean(axis=-1))
 
 
-def _zone(claim: str, table: Table, places: Sequence[Place], wanted: int, beta: float) -> Finding:
+def _zone(claim: str, table: HeatMap, points: Sequence[Point], wanted: int, beta: float) -> Finding:
     """Judge the claim that one fixed β is the best in some cells."""
-    if len(places) < wanted:
-        return Finding(claim, f"{len(places)} of {wanted} cells run")
-    others = {other: difference(table, places, beta, other) for other in BETAS if other != beta}
-    wins = sum(table.best(place) == beta for place in places)
+    if len(points) < wanted:
+        return Finding(claim, f"{len(points)} of {wanted} cells run")
+    others = {other: difference(table, points, beta, other) for other in BETAS if other != beta}
+    wins = sum(table.best(point) == beta for point in points)
     shown = ", ".join(f"{estimate(values).points()} over β={other:g}" for other, values in others.items())
-    text = f"best in {wins} of {len(places)} cells; {shown} points"
-    return Finding(claim, text, all_positive(stacked(others.values())), edges(table, places, BETAS))
+    text = f"best in {wins} of {len(points)} cells; {shown} points"
+    return Finding(claim, text, all_positive(stacked(others.values())), edges(table, points, BETAS))
 
 
-def _between(table: Table, places: Sequence[Place]) -> Finding:
+def _between(table: HeatMap, points: Sequence[Point]) -> Finding:
     claim = "in between (3 p_min ≤ p_avg ≤ 25 p_min) an intermediate β is best"
-    if len(places) < 18:
-        return Finding(claim, f"{len(places)} of 18 cells run")
-    wins = sum(table.best(place) in MIDDLE for place in places)
-    gains = {beta: [difference(table, places, beta, end) for end in (0.0, 1.0)] for beta in MIDDLE}
+    if len(points) < 18:
+        return Finding(claim, f"{len(points)} of 18 cells run")
+    wins = sum(table.best(point) in MIDDLE for point in points)
+    gains = {beta: [difference(table, points, beta, end) for end in (0.0, 1.0)] for beta in MIDDLE}
     best = max(gains, key=lambda beta: min(estimate(values).mean for values in gains[beta]))
     over = [estimate(values).points() for values in gains[best]]
-    text = f"intermediate β best in {wins} of {len(places)} cells; over all of them β={best:g} gains "
+    text = f"intermediate β best in {wins} of {len(points)} cells; over all of them β={best:g} gains "
     text += f"{over[0]} points on FedAvg and {over[1]} on FedVARP"
     evidence = any_of(all_positive(stacked(values)) for values in gains.values())
-    return Finding(claim, text, evidence, edges(table, places, BETAS))
+    return Finding(claim, text, evidence, edges(table, points, BETAS))
 
 
-def fig34_findings(table: Table) -> list[Finding]:
+def fig34_findings(table: HeatMap) -> list[Finding]:
     """The claims about Figures 3 and 4."""
     column = [(FIG3_P_MIN, swap) for swap in SWAPS]
     varp = difference(table, column, 0.5, 1.0)
@@ -316,40 +241,42 @@ def fig34_findings(table: Table) -> list[Finding]:
     return rows
 
 
-def fig5_findings(known: Table, estimated: Table) -> list[Finding]:
+def fig5_findings(known: HeatMap, estimated: HeatMap) -> list[Finding]:
     """The claims about estimated probabilities."""
-    columns = [p for p in known.p_min if estimated.complete((p, FIG4_SWAP)) and known.complete((p, FIG4_SWAP))]
+    columns = [
+        p for p in known.p_min if estimated.complete((p, FIG4_SWAP), BETAS) and known.complete((p, FIG4_SWAP), BETAS)
+    ]
     if not columns:
         nothing = "no complete runs with estimated probabilities"
         return [Finding(claim, nothing) for claim in (SUFFERS, LOWER)]
-    places = [(p, FIG4_SWAP) for p in columns]
-    seen = sum(edges(table, places, BETAS) for table in (known, estimated))
-    change = {beta: averaged(_change(known, estimated, place, beta) for place in places) for beta in BETAS}
+    points = [(p, FIG4_SWAP) for p in columns]
+    seen = sum(edges(table, points, BETAS) for table in (known, estimated))
+    change = {beta: averaged(_change(known, estimated, point, beta) for point in points) for beta in BETAS}
     shown = ", ".join(f"β={beta:g} {estimate(values).points()}" for beta, values in change.items())
     table = stacked(change.values())
     extra = table[:, :-1] - table[:, -1:] if table.size else table  # how much more FedVARP, the last, loses
     text = f"change of accuracy with FedAU, mean over {len(columns)} p_min: {shown} points"
-    evidence, drop = _lower(known, estimated, places)
-    best = [[table.best(place) for place in places] for table in (known, estimated)]
+    evidence, drop = _lower(known, estimated, points)
+    best = [[table.best(point) for point in points] for table in (known, estimated)]
     means = [np.mean([beta for beta in row if beta is not None] or [np.nan]) for row in best]
     lower = f"mean β_opt {means[0]:.2f} with exact, {means[1]:.2f} with estimated p, over {len(columns)} p_min"
     lower += f": lower by {drop:.2f}" if evidence else ""
     return [Finding(SUFFERS, text, all_positive(extra), seen), Finding(LOWER, lower, evidence, seen)]
 
 
-def _change(known: Table, estimated: Table, place: Place, beta: float) -> BySeed:
-    a, b = (table.cells[place][beta].values for table in (estimated, known))
+def _change(known: HeatMap, estimated: HeatMap, point: Point, beta: float) -> BySeed:
+    a, b = (table.cells[point][beta].values for table in (estimated, known))
     return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
 
 
-def _lower(known: Table, estimated: Table, places: Sequence[Place]) -> tuple[Evidence, float]:
-    """Judge that β_opt falls: a seed's runs with exact and with estimated p change places, all of them together."""
+def _lower(known: HeatMap, estimated: HeatMap, points: Sequence[Point]) -> tuple[Evidence, float]:
+    """Judge that β_opt falls: a seed's runs with exact and with estimated p change points, all of them together."""
     both = stacked(
-        table.cells[place][beta].values for table in (known, estimated) for place in places for beta in BETAS
+        table.cells[point][beta].values for table in (known, estimated) for point in points for beta in BETAS
     )
     if not np.isfinite(both).all() or not both.size:
         return NONE, float("nan")
-    exact, found = both.reshape(len(both), 2, len(places), len(BETAS)).transpose(1, 0, 2, 3)
+    exact, found = both.reshape(len(both), 2, len(points), len(BETAS)).transpose(1, 0, 2, 3)
     middle, half = (exact + found) / 2.0, (exact - found) / 2.0  # a flip of the half difference exchanges the two
 
     def optimum(means: Float) -> Float:
@@ -362,7 +289,7 @@ def _lower(known: Table, estimated: Table, places: Sequence[Place]) -> tuple[Evi
     return by_flips(len(both), drop)[0], float(drop(np.ones((1, len(both))))[0])
 
 
-def auto_findings(table: Table) -> list[Finding]:
+def auto_findings(table: HeatMap) -> list[Finding]:
     """What this library claims of its own β: never more than 0.5 points below the best fixed one.
 
     The best of five noisy means is flattered by its noise. In each seed `auto` is therefore compared with the β that
@@ -370,23 +297,23 @@ def auto_findings(table: Table) -> list[Finding]:
     """
     rows = []
     for beta in AUTOS:
-        places = [place for place in sorted(table.cells) if beta in table.cells[place] and table.complete(place)]
-        if not places:
+        points = [point for point in sorted(table.cells) if beta in table.cells[point] and table.complete(point, BETAS)]
+        if not points:
             continue
-        whole = len(places) == len(P_MIN) * len(SWAPS)
-        seen = edges(table, places, (*BETAS, beta))
-        away = {place: _behind_pick(table, place, beta) for place in places}
-        means = {place: estimate(values).mean for place, values in away.items()}
-        worst = min(means, key=lambda place: np.nan_to_num(means[place], nan=np.inf))
-        text = f"{len(places)} cells: mean {100 * np.mean(list(means.values())):+.2f} points, worst "
+        whole = len(points) == len(P_MIN) * len(SWAPS)
+        seen = edges(table, points, (*BETAS, beta))
+        away = {point: _behind_pick(table, point, beta) for point in points}
+        means = {point: estimate(values).mean for point, values in away.items()}
+        worst = min(means, key=lambda point: np.nan_to_num(means[point], nan=np.inf))
+        text = f"{len(points)} cells: mean {100 * np.mean(list(means.values())):+.2f} points, worst "
         text += f"{estimate(away[worst]).points()} at p_min {worst[0]:g}, swap {worst[1]:g}; more than 0.5 below in "
         text += f"{sum(mean < -MARGIN for mean in means.values())}"
         evidence = all_positive(stacked(away.values()) + MARGIN)
         claim = f'here: β="{beta}" is never more than 0.5 points below the fixed β that the other seeds picked'
         rows.append(Finding(claim, text, evidence if whole else _only_against(evidence), seen))
-        ends = {place: _over_worse_end(table, place, beta) for place in places}
+        ends = {point: _over_worse_end(table, point, beta) for point in points}
         lost = [estimate(values).mean for values in ends.values() if estimate(values).mean < 0.0]
-        text = f"below both in {len(lost)} of {len(places)} cells"
+        text = f"below both in {len(lost)} of {len(points)} cells"
         text += f", by {-100 * min(lost):.2f} points at most" if lost else ""
         evidence = all_positive(stacked(ends.values()))
         claim = f'here: β="{beta}" is above the worse of FedAvg and FedVARP in every cell'
@@ -394,8 +321,8 @@ def auto_findings(table: Table) -> list[Finding]:
     return rows
 
 
-def _behind_pick(table: Table, place: Place, beta: str) -> BySeed:
-    fixed, own = {b: cell.values for b, cell in table.fixed(place).items()}, table.cells[place][beta].values
+def _behind_pick(table: HeatMap, point: Point, beta: str) -> BySeed:
+    fixed, own = {b: cell.values for b, cell in table.fixed(point).items()}, table.cells[point][beta].values
     found = {}
     for seed in own:
         others = {b: [value for s, value in values.items() if s != seed] for b, values in fixed.items()}
@@ -405,8 +332,8 @@ def _behind_pick(table: Table, place: Place, beta: str) -> BySeed:
     return found
 
 
-def _over_worse_end(table: Table, place: Place, beta: str) -> BySeed:
-    return max((gain(table, place, beta, end) for end in (0.0, 1.0)), key=lambda values: estimate(values).mean)
+def _over_worse_end(table: HeatMap, point: Point, beta: str) -> BySeed:
+    return max((gain(table, point, beta, end) for end in (0.0, 1.0)), key=lambda values: estimate(values).mean)
 
 
 def _only_against(evidence: Evidence) -> Evidence:
@@ -414,17 +341,17 @@ def _only_against(evidence: Evidence) -> Evidence:
     return Evidence(1.0, evidence.against) if evidence else NONE
 
 
-def fresh_findings(fresh: Table, chosen: Table) -> list[Finding]:
+def fresh_findings(fresh: HeatMap, tuning: HeatMap) -> list[Finding]:
     """`auto` against the β that tuning would have picked, on seeds that had no part in the choice."""
     rows = []
     for beta in AUTOS:
-        best = {place: chosen.best(place) for place, cells in fresh.cells.items() if beta in cells}
-        gains = {place: gain(fresh, place, beta, picked) for place, picked in best.items() if picked is not None}
-        gains = {place: values for place, values in gains.items() if values}
+        best = {point: tuning.best(point) for point, cells in fresh.cells.items() if beta in cells}
+        gains = {point: gain(fresh, point, beta, picked) for point, picked in best.items() if picked is not None}
+        gains = {point: values for point, values in gains.items() if values}
         if not gains:
             continue
         mean = averaged(gains.values())
-        worst = min(gains, key=lambda place: estimate(gains[place]).mean)
+        worst = min(gains, key=lambda point: estimate(gains[point]).mean)
         text = f"{len(gains)} cells: mean {estimate(mean).points()} points, worst {estimate(gains[worst]).points()} at "
         text += f"p_min {worst[0]:g}, swap {worst[1]:g}"
         claim = f'here: β="{beta}" is better than the β that was best on the seeds that chose the rate'
@@ -434,7 +361,7 @@ def fresh_findings(fresh: Table, chosen: Table) -> list[Finding]:
 
 def fig1_finding(curves: dict[str, tuple[Float, Float]]) -> Finding:
     """FedStale(0.8) against both ends on the quadratics: excess loss, mean over all evaluations of a run."""
-    average, varp, stale = list(METHODS)[:3]
+    average, varp, stale = list(fig1.METHODS)[:3]
     text = "Figure 1: FedStale(0.8) converges faster than FedAvg and FedVARP"
     if not {average, varp, stale} <= curves.keys():
         return Finding(text, "not run")
@@ -445,21 +372,31 @@ def fig1_finding(curves: dict[str, tuple[Float, Float]]) -> Finding:
         for label, values in whole.items()
     )
     gains = np.stack([whole[other] - whole[stale] for other in (average, varp)], axis=1)
-    return Finding(text, f"excess loss at η_c = {LR:g}, mean over all rounds: {shown}", all_positive(gains))
+    return Finding(text, f"excess loss at η_c = {fig1.LR:g}, mean over all rounds: {shown}", all_positive(gains))
 
 
-def markdown(rows: Sequence[Claim]) -> str:
-    """The table."""
-    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(row.cells()[:-1])} | **{row.verdict}** |" for row in rows]
-    return "\n".join([*lines, "", EXPLANATION]) + "\n"
+def claims_of_store(store: Store, task: str, runs: Sequence[Settings]) -> list[Claim]:
+    """Measure the claims by the runs of a store; none where it has no whole cell of the paper's grid.
 
-
-EXPLANATION = (
-    "p: two-sided, by flipping the signs of whole seeds; S seeds give none below 2/2^S (0.25 for 3, 0.002 for 10). "
-    f"p (Holm): adjusted for the number of claims in this table; {LEVEL:g} or less decides."
-)
-
-
-def _p(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.2g}"
+    Parameters
+    ----------
+    store, task
+        Where the runs are, and what they learned.
+    runs
+        The settings of the runs of this task that the store has: their learning rates are those that count.
+    """
+    if task == "quadratic":
+        curves = fig1.curves(store, fig1.RUNS)
+        return judged([fig1_finding(curves)]) if curves else []
+    grid = [
+        settings for settings in runs if settings.p_min in P_MIN and settings.swap in SWAPS and settings.beta in BETAS
+    ]
+    rates = tuple(dict.fromkeys(settings.lr for settings in grid if settings.lr is not None))
+    if not rates:
+        return []
+    extent = Extent(task, P_MIN, SWAPS, (*BETAS, *AUTOS), SEEDS, rates)
+    known, estimated = (HeatMap.of(results(store, part)) for part in (extent.fig2(), extent.fig5("fedau")))
+    if not any(known.complete(point, BETAS) for point in known.cells):
+        return []
+    findings = [*fig2_findings(known), *fig34_findings(known), *fig5_findings(known, estimated), *auto_findings(known)]
+    return judged(findings)

@@ -7,40 +7,38 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import method_label, style
-from ..durable import replacing
+from ..analysis import Cell, HeatMap, method_label, style
+from ..analysis.heatmap import Point, ratio
 from ..figures import footnote, line_style, pyplot, save
-from ..spreadsheet import CsvWriter
-from ..sweeps import Cell
+from ..spreadsheet import write_table
 from .grids import FIG3_P_MIN, FIG4_SWAP
-from .table import Place, Table, ratio
 
 MARKERS: dict[float | str, str] = {0.0: "o", 0.5: "s", 1.0: "^", "auto": "D"}
 """The β that are drawn."""
 
 
-def fig3(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
+def fig3(table: HeatMap, folder: Path, task: str, note: str = "") -> list[Path]:
     """Accuracy against σ̂_g² at p_avg/p_min ≈ 10."""
-    places = [(FIG3_P_MIN, swap) for swap in table.swaps if (FIG3_P_MIN, swap) in table.cells]
-    x = [swap for _, swap in places]
+    points = [(FIG3_P_MIN, swap) for swap in table.swaps if (FIG3_P_MIN, swap) in table.cells]
+    x = [swap for _, swap in points]
     title = f"{task}: p_avg/p_min = {ratio(FIG3_P_MIN):.3g}"
     names = [table.swap_text(swap, lines=True) for swap in x]
-    return _draw(table, places, x, "data heterogeneity  σ̂²_g", title, folder / f"fig3-{task}", note, names)
+    return _draw(table, points, x, "data heterogeneity  σ̂²_g", title, folder / f"fig3-{task}", note, names)
 
 
-def fig4(table: Table, folder: Path, task: str, note: str = "") -> list[Path]:
+def fig4(table: HeatMap, folder: Path, task: str, note: str = "") -> list[Path]:
     """Accuracy against p_avg/p_min at σ̂_g² = 0.6."""
-    places = [(p, FIG4_SWAP) for p in table.p_min if (p, FIG4_SWAP) in table.cells]
-    x = [ratio(p) for p, _ in places]
+    points = [(p, FIG4_SWAP) for p in table.p_min if (p, FIG4_SWAP) in table.cells]
+    x = [ratio(p) for p, _ in points]
     names = [f"{value:.3g}" for value in x]
     label = "participation heterogeneity  p_avg / p_min"
     title = f"{task}: σ̂²_g = {table.swap_text(FIG4_SWAP)}"
-    return _draw(table, places, x, label, title, folder / f"fig4-{task}", note, names, log=True)
+    return _draw(table, points, x, label, title, folder / f"fig4-{task}", note, names, log=True)
 
 
 def _draw(
-    table: Table,
-    places: list[Place],
+    table: HeatMap,
+    points: list[Point],
     x: list[float],
     label: str,
     title: str,
@@ -53,10 +51,10 @@ def _draw(
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
     lines: list[list[Any]] = []
-    shares = {swap: table.swapped(swap) for _, swap in places}
+    shares = {swap: table.swapped(swap) for _, swap in points}
     for k, (beta, marker) in enumerate(MARKERS.items()):
         name = method_label("fedstale", beta)
-        cells = [table.cells[place].get(beta) for place in places]
+        cells = [table.cells[point].get(beta) for point in points]
         mean = np.array([np.nan if cell is None else 100 * cell.mean for cell in cells])
         error = np.array([np.nan if cell is None else 100 * cell.error for cell in cells])
         if all(cell is None for cell in cells):
@@ -79,7 +77,7 @@ def _draw(
         )
         lines += [
             [name, at, value / 100, spread / 100, _ended(cell), *_rate(cell), swap, *shares[swap]]
-            for at, value, spread, cell, (_, swap) in zip(x, mean, error, cells, places, strict=True)
+            for at, value, spread, cell, (_, swap) in zip(x, mean, error, cells, points, strict=True)
         ]
     if log:
         axis.set_xscale("log")
@@ -90,23 +88,8 @@ def _draw(
     footnote(figure, note)
     written = save(figure, stem)
     path = stem.with_suffix(".csv")
-    with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-        writer = CsvWriter(file)
-        writer.writerow(
-            [
-                "method",
-                "x",
-                "accuracy",
-                "standard_error",
-                "diverged_in",
-                "lr",
-                "at_edge",
-                "swap",
-                "swap_train",
-                "swap_test",
-            ]
-        )
-        writer.writerows(lines)
+    headings = ["method", "x", "accuracy", "standard_error", "diverged_in", "lr", "at_edge", "swap"]
+    write_table(path, [*headings, "swap_train", "swap_test"], lines)
     return [*written, path]
 
 

@@ -17,10 +17,9 @@ import numpy as np
 from ..analysis import Estimate, method_label, style
 from ..analysis.palette import INDIGO, RED
 from ..checks import Float
-from ..durable import replacing
 from ..figures import line_style, pyplot, save
 from ..simulation import Callback, Record, Settings, Simulation, build, make_settings
-from ..spreadsheet import CsvWriter
+from ..spreadsheet import write_table
 from ..store import Store
 from ..sweeps.identity import finished, identity
 from ..tasks.quadratic import Quadratic
@@ -148,11 +147,10 @@ def _losses(axis: Any, measured: dict[str, tuple[Float, Float]]) -> None:
     axis.legend(loc="lower left", fontsize=8)
 
 
-def _write(table: Path, measured: dict[str, tuple[Float, Float]]) -> None:
-    with replacing(table) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-        writer = CsvWriter(file)
-        writer.writerow(["method", "round", "excess_loss", "standard_error", "runs"])
-        for label, (rounds, losses) in measured.items():
-            for t, column in zip(rounds, losses.T, strict=True):
-                one = Estimate.of(column)
-                writer.writerow([label, int(t), repr(one.mean), repr(one.error), len(losses)])
+def _write(path: Path, measured: dict[str, tuple[Float, Float]]) -> None:
+    lines = [
+        [label, int(t), repr(mean.mean), repr(mean.error), len(losses)]
+        for label, (rounds, losses) in measured.items()
+        for t, mean in zip(rounds, map(Estimate.of, losses.T), strict=True)
+    ]
+    write_table(path, ["method", "round", "excess_loss", "standard_error", "runs"], lines)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..analysis import Cell, HeatMap, Measured, tuned, verdicts
 from ..checks import fail
 from ..durable import replacing
 from ..simulation.settings import Settings
-from ..spreadsheet import CsvWriter
+from ..spreadsheet import write_table
 from ..store import Store
-from ..sweeps import Cell, Measured, SweepProgress, at_edges, results, sweep, tuned, widen, write_csv
+from ..sweeps import SweepProgress, at_edges, results, sweep, widen, write_csv
 from ..sweeps.executors import Executor, in_process
 from ..sweeps.widening import MOST
 from . import claims, curves, fig1, heatmaps
 from .grids import Extent
-from .table import Table
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5")
 WHAT = (*FIGURES, "claims", "all")
@@ -43,7 +43,7 @@ class Reproduction:
     """
 
     files: list[Path] = field(default_factory=list)
-    claims: list[claims.Claim] = field(default_factory=list)
+    claims: list[verdicts.Claim] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     at_edge: list[str] = field(default_factory=list)
     progress: list[SweepProgress] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Found:
 
     wanted: list[Settings]
     measured: list[Measured]
-    table: Table
+    table: HeatMap
     chosen: list[Cell]
 
 
@@ -193,21 +193,18 @@ class Reproducer:
             *claims.auto_findings(known),
         ]
         if self.fresh:
-            found += claims.fresh_findings(known, Table(exact.chosen))
-        self.made.claims = claims.judged(found)
+            found += claims.fresh_findings(known, HeatMap(exact.chosen))
+        self.made.claims = verdicts.judged(found)
         self._write_claims()
 
     def _write_claims(self) -> None:
         stem = self.folder / f"claims-{self.name}"
         with replacing(stem.with_suffix(".md")) as whole:
-            whole.write_text(claims.markdown(self.made.claims), encoding="utf-8")
-        with replacing(stem.with_suffix(".csv")) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-            writer = CsvWriter(file)
-            writer.writerow(claims.HEADINGS)
-            writer.writerows(row.cells() for row in self.made.claims)
+            whole.write_text(verdicts.markdown(self.made.claims), encoding="utf-8")
+        write_table(stem.with_suffix(".csv"), verdicts.HEADINGS, (claim.cells() for claim in self.made.claims))
         self.made.files += [stem.with_suffix(".md"), stem.with_suffix(".csv")]
 
-    def _line(self, name: str, runs: list[Settings], draw: Callable[[Table, Path, str, str], list[Path]]) -> None:
+    def _line(self, name: str, runs: list[Settings], draw: Callable[[HeatMap, Path, str, str], list[Path]]) -> None:
         found = self._measured(name, runs)
         self.made.files += draw(found.table, self.folder, self.name, self._note(found))
 
@@ -229,11 +226,11 @@ class Reproducer:
         measured = results(self.store, runs)
         chosen = tuned(measured)
         if not self.fresh:
-            return Found(runs, measured, Table(chosen), chosen)
+            return Found(runs, measured, HeatMap(chosen), chosen)
         runs = fresh_runs(chosen, self.extent.seeds, self.fresh)
         self._sweep(f"{name}, fresh seeds", runs)
         measured = results(self.store, runs)
-        return Found(runs, measured, Table(tuned(measured, chosen)), chosen)
+        return Found(runs, measured, HeatMap(tuned(measured, chosen)), chosen)
 
     def _measured(self, name: str, runs: list[Settings]) -> Found:
         """Like `_found`, for a figure that cannot be drawn of nothing."""

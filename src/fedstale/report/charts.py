@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import Style
+from ..analysis import Style, raster
+from ..analysis.attendance import visits
 from ..analysis.palette import INDIGO, SOLID
 from ..checks import Float
+from ..federation import Ints
 from .markup import Markup, tag
 from .scale import Scale, labels, span
 
@@ -103,35 +105,29 @@ def figure(title: str, parts: Sequence[Markup], told: str, below: Markup | None 
     return tag("figure", tag("figcaption", title), drawing, below)
 
 
-def raster(title: str, participants: Mapping[int, NDArray[np.int64]], num_clients: int) -> Markup:
+def raster_chart(title: str, came: Mapping[int, Ints], num_clients: int) -> Markup:
     """Draw who came in which round; many rounds or clients share a mark, the darker the more often they came."""
-    rounds = np.fromiter(participants, dtype=np.int64)
-    last = int(rounds.max()) + 1
-    rows, columns = min(num_clients, CLIENTS), min(last, COLUMNS)
-    who = np.concatenate([*participants.values(), np.empty(0, np.int64)]).astype(np.int64)
-    when = np.repeat(rounds, [len(came) for came in participants.values()])
-    seen = np.zeros((rows, columns))
-    np.add.at(seen, (who * rows // num_clients, when * columns // last), 1)
-    # How many (client, round) pairs share a mark; rounds that were not recorded do not count.
-    clients_in = np.bincount(np.arange(num_clients) * rows // num_clients, minlength=rows)
-    rounds_in = np.bincount(rounds * columns // last, minlength=columns)
-    share = seen / np.maximum(np.outer(clients_in, rounds_in), 1)
+    found = raster(came, num_clients, rows=CLIENTS, columns=COLUMNS)
+    rows, columns = found.share.shape
     height = TOP + BOTTOM + max(110, min(210, 9 * rows))
     y = Scale(0, rows, TOP, height - BOTTOM)
     x = Scale(0, columns, LEFT, WIDTH - RIGHT)
     thick = (height - BOTTOM - TOP) / rows
-    level = np.ceil(share * 4).astype(int)
+    level = np.ceil(found.share * 4).astype(int)
     parts = [
         tag("path", d=path, class_="mark", stroke=INDIGO, stroke_width=f"{0.86 * thick:.1f}", opacity=f"{k / 4:g}")
         for k in (1, 2, 3, 4)
         if (path := _marks(level == k, x, y))
     ]
-    rounds_axis = Scale(0, last, LEFT, WIDTH - RIGHT)
-    clients_axis = Scale(0, num_clients, TOP, height - BOTTOM)
+    first = int(found.rounds[0]) - 1
+    rounds_axis = Scale(first, first + columns * found.bin_rounds, LEFT, WIDTH - RIGHT)
+    clients_axis = Scale(0, rows * found.bin_clients, TOP, height - BOTTOM)
     parts += _grid(rounds_axis, clients_axis, "round", "client", height=height, lines=False)
-    often = np.bincount(who, minlength=num_clients) / max(len(rounds), 1)
-    told = f"{title}. {num_clients} clients, {len(rounds)} rounds; the clients came in {often.min():.0%} to "
-    return figure(title, parts, told + f"{often.max():.0%} of the rounds, {often.mean():.0%} on average", height=height)
+    often = np.bincount(visits(came)[0], minlength=num_clients) / len(came)
+    words = f"{title}. {num_clients} clients, {len(came)} rounds; the clients came in {often.min():.0%} to "
+    return figure(
+        title, parts, words + f"{often.max():.0%} of the rounds, {often.mean():.0%} on average", height=height
+    )
 
 
 def _marks(here: NDArray[np.bool_], x: Scale, y: Scale) -> str:

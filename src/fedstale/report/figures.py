@@ -1,4 +1,4 @@
-"""The figures of a study: learning curves, β, participation and staleness at some places; the heat map of β_opt."""
+"""The figures of a study: learning curves, β, participation, staleness under some conditions; the map of β_opt."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis import Curve, Style, styles
+from ..analysis import Curve, HeatMap, Measured, Square, Style, styles
+from ..analysis.heatmap import BEST, ratio
 from ..analysis.palette import BROWN, GREEN, SKY
-from ..paper.grids import AUTOS
-from ..paper.table import Table, ratio
-from ..sweeps import Measured
 from .charts import Line, legend_of, line_chart
 from .markup import Markup, tag, text
-from .study import Row, Study, place_text
+from .study import Row, Study, condition_text
 
 
 def curves(study: Study) -> list[Markup]:
-    """For each shown place its charts, under one legend."""
+    """For each shown condition its charts, under one legend."""
     chosen = dict(zip(study.methods, styles(study.methods), strict=True))
     names = Markup(legend_of([Line(name, np.empty(0), np.empty(0), style=style) for name, style in chosen.items()]))
     parts = [names]
@@ -27,12 +25,12 @@ def curves(study: Study) -> list[Markup]:
         ended = [f"{row.method}: {row.cell.estimate:.1%}" for row in rows if row.cell.estimate.diverged]
         if ended:
             parts.append(tag("p", "; ".join(ended), ". A cross marks the end of such a curve.", class_="message"))
-        parts.append(tag("div", place_charts(study, rows, chosen), class_="charts"))
+        parts.append(tag("div", condition_charts(study, rows, chosen), class_="charts"))
     return parts
 
 
-def place_charts(study: Study, rows: Sequence[Row], chosen: dict[str, Style]) -> list[Markup]:
-    """Learning curves of every method in one place, β, and who came (which is the same for all methods)."""
+def condition_charts(study: Study, rows: Sequence[Row], chosen: dict[str, Style]) -> list[Markup]:
+    """Learning curves of every method under one condition, β, and who came (which is the same for all methods)."""
 
     def lines(metric: str) -> list[Line]:
         return [_line(row.method, study.curve(row, metric), chosen[row.method]) for row in rows]
@@ -78,65 +76,47 @@ def heat_maps(study: Study) -> list[Markup]:
     """β_opt over p_min and swap, one map for each value of everything else that varies."""
     parts: dict[str, list[Measured]] = {}
     for measured in study.measured:
-        rest = tuple(item for item in study.place(measured.settings) if item[0] not in ("p_min", "swap"))
-        parts.setdefault(place_text(rest), []).append(measured)
+        rest = tuple(item for item in study.condition(measured.settings) if item[0] not in ("p_min", "swap"))
+        parts.setdefault(condition_text(rest), []).append(measured)
     made = []
     for where, runs in sorted(parts.items(), key=lambda part: -len(part[1])):
-        whole = Table.of([run for run in runs if run.settings.rule == "fedstale"])
-        if sum(whole.best(place) is not None for place in whole.cells) < 2:
+        heat = HeatMap.of([run for run in runs if run.settings.rule == "fedstale"])
+        if sum(heat.best(point) is not None for point in heat.cells) < 2:
             continue
-        made.append(_optimum(whole, where))
-        made += [_companion(whole, beta, where) for beta in AUTOS if _has(whole, beta)]
+        title = ["The β with the best test accuracy", f" ({where})" if where else "", ". ", tag("span", _GAINS)]
+        made.append(_map(text(title), heat, BEST))
+        for beta in heat.adaptive:
+            title = [f"β = “{beta}” minus the best fixed β, percentage points of test accuracy"]
+            if any(heat.minus_best(point, beta).count for point in heat.cells):
+                made.append(_map(text(title, f" ({where})" if where else ""), heat, beta))
     return made
-
-
-def _has(whole: Table, beta: str) -> bool:
-    return any(whole.behind_best(place, beta).count for place in whole.cells)
-
-
-def _optimum(whole: Table, where: str) -> Markup:
-    def cell(p: float, swap: float) -> Markup:
-        best = whole.best((p, swap))
-        if best is None:
-            return tag("td", "–")
-        gains = [whole.gain((p, swap), best, other) for other in (0.0, 1.0)]
-        shown = [tag("small", f"{name} ", gain.short()) for name, gain in zip(("Δ₀", "Δ₁"), gains, strict=True)]
-        return tag("td", tag("b", f"{best:g}"), shown, class_=f"heat h{round(10 * best)}")
-
-    title = ["The β with the best test accuracy", f" ({where})" if where else "", ". ", tag("span", _GAINS)]
-    return _map(text(title), whole, cell)
 
 
 _GAINS = (
     "Δ₀ and Δ₁: its gain over β = 0 (FedAvg) and over β = 1 (FedVARP) in percentage points. "
-    "Small gains are within the noise: the comparison below has the standard errors. Under each p_min: p_avg/p_min."
+    "Small gains are within the noise: the comparison below has the standard errors. A star: the best learning rate of "
+    "some β is at the edge of its grid. Under each p_min: p_avg/p_min."
 )
 
 
-def _companion(whole: Table, beta: str, where: str) -> Markup:
-    def cell(p: float, swap: float) -> Markup:
-        away = whole.behind_best((p, swap), beta)
-        if np.isnan(away.mean):
-            return tag("td", tag("small", f"{away:.1%}") if away.diverged else "–")
-        points = round(100 * away.mean, 1) + 0.0
-        strength = min(5, round(5 * abs(points)))
-        side = "up" if points > 0 else "down"
-        return tag("td", f"{points:+.1f}" if points else "0.0", class_=f"heat {side}{strength}" if strength else "heat")
-
-    title = f"β = “{beta}” minus the best fixed β, percentage points of test accuracy"
-    return _map(title + (f" ({where})" if where else ""), whole, cell)
-
-
-def _map(title: object, whole: Table, cell: object) -> Markup:
-    columns = whole.p_min
+def _map(title: Markup, heat: HeatMap, shown: str) -> Markup:
+    squares = heat.squares(shown)
     top = tag(
         "tr",
         tag("th", "p_min →", tag("br"), "swap ↓", scope="col"),
-        [tag("th", f"{p:g}", tag("small", f"{ratio(p):.3g}"), scope="col") for p in columns],
+        [tag("th", f"{p:g}", tag("small", f"{ratio(p):.3g}"), scope="col") for p in heat.p_min],
     )
     body = [
-        tag("tr", tag("th", whole.swap_text(swap), scope="row"), [cell(p, swap) for p in columns])  # type: ignore[operator]
-        for swap in reversed(whole.swaps)
+        tag("tr", tag("th", heat.swap_text(swap), scope="row"), [_cell(squares.get((p, swap))) for p in heat.p_min])
+        for swap in reversed(heat.swaps)
     ]
     made = tag("table", tag("caption", title), tag("thead", top), tag("tbody", body), class_="map")
     return tag("div", made, class_="scroll", tabindex="0", role="region", aria_label="heat map")
+
+
+def _cell(square: Square | None) -> Markup:
+    if square is None:
+        return tag("td", "–")
+    look = f" c{square.colour[1:]} {'on-dark' if square.on_dark else 'on-light'}" if square.colour else ""
+    notes = [tag("small", note) for note in square.notes]
+    return tag("td", tag("b", square.text), notes, class_=f"heat{look}", title=square.description)

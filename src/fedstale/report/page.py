@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..analysis.verdicts import Claim
+from ..simulation.settings import Settings
 from ..store import Store
+from ..sweeps import settings_of
 from . import figures, recipe, single, tables
 from .markup import Markup, count, tag, text
-from .study import Study, exact, studies
+from .study import Study, studies
 from .subject import Subject
 
+_HEAT_COLOUR = re.compile(r'class="heat c([0-9a-f]{6})')
 STYLE = Path(__file__).with_name("style.css")
 
 
-def page(store: Store, subject: Subject) -> str:
-    """Make the report of a subject."""
+Claims = Callable[[Store, str, Sequence[Settings]], Sequence[Claim]]
+"""Judges claims by a store: given also a task, and the settings of its runs."""
+
+
+def page(store: Store, subject: Subject, claims: Claims | None = None) -> str:
+    """Make the report of a subject.
+
+    Parameters
+    ----------
+    store, subject
+        Where the runs are, and which of them the report is about.
+    claims
+        What judges claims by the runs, such as `fedstale.paper.claims.claims_of_store`; None leaves them out.
+    """
     if subject.kind == "run":
         seeds = [subject.infos[0].config["seed"]] if isinstance(subject.infos[0].config.get("seed"), int) else []
         parts = _run(store, subject)
@@ -22,8 +40,8 @@ def page(store: Store, subject: Subject) -> str:
     else:
         made, others = studies(store, subject.infos)
         seeds = sorted({seed for study in made for seed in study.seeds})
-        parts = [_study(study, subject, place) for place, study in enumerate(made)]
-        contents = [(f"study-{place}", study.task) for place, study in enumerate(made)]
+        parts = [_study(study, subject, number, claims) for number, study in enumerate(made)]
+        contents = [(f"study-{number}", study.task) for number, study in enumerate(made)]
         if others:
             parts.append(tag("section", tag("h2", "Other runs", id="others"), tables.plain_runs(others)))
             contents.append(("others", "other runs"))
@@ -34,7 +52,7 @@ def page(store: Store, subject: Subject) -> str:
         if not parts:
             parts = [tag("p", "There is no run here yet.")]
     top = tag("header", tag("p", "fedstale report", class_="kind"), tag("h1", subject.name))
-    links = [tag("li", tag("a", name, href=f"#{place}")) for place, name in contents]
+    links = [tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name in contents]
     nav = tag("nav", tag("ul", links), aria_label="contents") if len(links) > 1 else None
     body = tag("main", top, tables.facts(subject, store, seeds), nav, parts)
     return _document(f"{subject.name} – fedstale report", body)
@@ -50,26 +68,34 @@ def _document(title: str, body: Markup) -> str:
         # Nothing is fetched and nothing runs, even if something got past the escaping.
         tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
         tag("title", title),
-        tag("style", Markup(STYLE.read_text(encoding="utf-8"))),
+        tag("style", Markup(STYLE.read_text(encoding="utf-8") + _heat_colours(body))),
     )
     return "<!doctype html>\n" + tag("html", head, tag("body", body), lang="en") + "\n"
 
 
-def _study(study: Study, subject: Subject, place: int) -> Markup:
-    runs = [one for one, _ in study.found]
-    records = [one.record() for one in runs]
+def _heat_colours(body: Markup) -> str:
+    """The rules for the squares of heat maps: colours come from the palette, and a style attribute is not allowed."""
+    found = sorted(set(_HEAT_COLOUR.findall(body)))
+    return "".join(f"td.heat.c{colour} {{ background: #{colour}; }}\n" for colour in found)
+
+
+def _study(study: Study, subject: Subject, number: int, claims: Claims | None) -> Markup:
+    runs = [settings for settings, _ in study.found]
+    records = [settings.record() for settings in runs]
     changed = recipe.changed(runs[0])
     common = {name: value for name, value in changed.items() if all(r[name] == value for r in records)}
     maps = figures.heat_maps(study) if study.accurate else []
-    claims = tables.the_claims(study)
+    judged = claims(study.store, study.task, runs) if claims is not None else []
     name = subject.name if subject.kind == "sweep" else study.task
-    told = f"{count(len(runs), 'run')}: {count(len(study.places), 'setting')}, {count(len(study.methods), 'method')}, "
-    told += f"{count(len(study.seeds), 'seed')}. "
-    told += "Settings that are not listed have their defaults: fedstale run --help."
+    extent = (
+        f"{count(len(runs), 'run')}: {count(len(study.conditions), 'setting')}, {count(len(study.methods), 'method')}, "
+    )
+    extent += f"{count(len(study.seeds), 'seed')}. "
+    extent += "Settings that are not listed have their defaults: fedstale run --help."
     return tag(
         "section",
-        tag("h2", study.task, id=f"study-{place}"),
-        tag("p", told),
+        tag("h2", study.task, id=f"study-{number}"),
+        tag("p", extent),
         tables.setting(common, "What all runs have in common"),
         _recipe(name, study),
         text(tag("h3", "Which β was best"), maps) if maps else None,
@@ -78,16 +104,16 @@ def _study(study: Study, subject: Subject, place: int) -> Markup:
         tag("h3", "Curves"),
         tag("p", "Mean over seeds, the band is ± one standard error. ", tables.heading(study)),
         figures.curves(study),
-        text(tag("h3", "The paper's claims"), claims) if claims is not None else None,
+        text(tag("h3", "The paper's claims"), tables.claims_table(judged)) if judged else None,
     )
 
 
 def _recipe(name: str, study: Study) -> Markup:
-    runs = [one for one, _ in study.found]
+    runs = [settings for settings, _ in study.found]
     if len(runs) == 1:
         return _command("Run it again", recipe.command(runs[0]))
-    told = "Run it again: put this into grid.toml, then fedstale sweep grid.toml"
-    return _command(told, recipe.grid(name, runs))
+    summary = "Run it again: put this into grid.toml, then fedstale sweep grid.toml"
+    return _command(summary, recipe.grid(name, runs))
 
 
 def _command(summary: str, content: str) -> Markup:
@@ -96,17 +122,17 @@ def _command(summary: str, content: str) -> Markup:
 
 def _run(store: Store, subject: Subject) -> list[Markup]:
     info = subject.infos[0]
-    one = exact(info)
-    known = info.config if one is None else recipe.changed(one)
+    settings = settings_of(info)
+    known = info.config if settings is None else recipe.changed(settings)
     charts = single.figures(store.run(info.id), info)
-    caption = "The config" if one is None else "Settings that are not at their defaults"
+    caption = "The config" if settings is None else "Settings that are not at their defaults"
     return [
         tag("p", info.reason, class_="message") if info.reason != info.status else text(),
         tag(
             "section",
             tag("h2", "Setting"),
             tables.setting(known, caption) or tag("p", "Every setting has its default."),
-            _command("Run it again", recipe.command(one)) if one is not None else None,
+            _command("Run it again", recipe.command(settings)) if settings is not None else None,
         ),
         tag(
             "section",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..analysis import Style
+from ..analysis.attendance import number_of_clients
 from ..analysis.palette import GREEN, INDIGO, RED
 from ..checks import Float
 from ..store import Run, RunInfo
-from .charts import Line, line_chart, raster
+from .charts import Line, line_chart, raster_chart
 from .markup import Markup, table, tag
 
 GROUPS = {"accuracy": "all clients", "accuracy_group0": "frequent clients", "accuracy_group1": "rare clients"}
@@ -55,8 +56,7 @@ def figures(run: Run, info: RunInfo) -> list[Markup]:
     made += [_alone(name, x, columns, ending) for name in losses if name in columns]
     who = run.participants()
     if any(map(len, who.values())):
-        clients = max(int(came.max()) for came in who.values() if len(came)) + 1
-        made.append(raster("Who came", who, max(clients, _clients(info))))
+        made.append(raster_chart("Who came", who, number_of_clients(info.config, who)))
     elif "participants" in columns:
         made.append(_alone("participants", x, columns, ending))
     if "staleness_mean" in columns:
@@ -81,11 +81,6 @@ def last_numbers(info: RunInfo) -> Markup:
     ]
     caption = "The last value of every metric" + ("" if info.diverged_in is None else f" before it {info.reason}")
     return table(caption, ("metric", "value"), rows, ("value",), class_="narrow")
-
-
-def _clients(info: RunInfo) -> int:
-    known = info.config.get("num_clients")
-    return known if isinstance(known, int) and known < 10**6 else 0
 
 
 def _alone(name: str, x: Float, columns: dict[str, Float], ending: str) -> Markup:

@@ -1,8 +1,8 @@
-"""What runs have in common and where they differ: runs of one task become methods in places, over seeds.
+"""What runs have in common and where they differ: runs of one task become methods under conditions, over seeds.
 
 A study is the runs of one task. Runs that differ only in seed are repetitions; only in the learning rate, candidates of
-which the best counts, as in the paper (`sweeps.tuning`). The rule with its β and memory is the method. Everything else
-that varies (p_min, swap, …) makes the place.
+which the best counts, as in the paper (`analysis.tuning`). The rule with its β and memory is the method. Everything
+else that varies (p_min, swap, …) makes the condition.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from .. import configs
-from ..analysis import METHOD_SETTINGS, Curve, Estimate, method_order, over_seeds
-from ..checks import InvalidInput
-from ..simulation.settings import Settings, make_settings
+from ..analysis import METHOD_SETTINGS, Cell, Curve, Estimate, Measured, method_order, over_seeds, tuned
+from ..simulation.settings import Settings
 from ..store import RunInfo, Store
-from ..sweeps import Cell, Measured, tuned
+from ..sweeps import measure, settings_of
 from ..sweeps.identity import identity
 from ..sweeps.results import tail_of
 
-Place = tuple[tuple[str, Any], ...]
+Condition = tuple[tuple[str, Any], ...]
 """The settings that make it, by name."""
 
 WITHOUT_EFFECT = (
@@ -31,16 +30,16 @@ WITHOUT_EFFECT = (
     *("evaluate_every", "per_client", "memory_error", "train_loss"),
 )
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
-NOT_PLACES = ("task", "seed", "lr", *METHOD_SETTINGS, *WITHOUT_EFFECT)
+NOT_CONDITIONS = ("task", "seed", "lr", *METHOD_SETTINGS, *WITHOUT_EFFECT)
 CURVES = 4
-"""So many places are shown with their curves."""
+"""So many conditions are shown with their curves."""
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One method in one place at its best rate."""
+    """One method under one condition at its best rate."""
 
-    place: Place
+    condition: Condition
     method: str
     cell: Cell
     infos: tuple[RunInfo, ...]
@@ -80,49 +79,45 @@ class Study:
     @cached_property
     def measured(self) -> list[Measured]:
         """The runs with their score, the larger the better: the accuracy, or minus the excess loss."""
-        sign = 1.0 if self.accurate else -1.0
-        return [
-            Measured(one, sign * tail_of(self.store, one, info, self.metric), info.summary, info.diverged_in)
-            for one, info in self.found
-        ]
+        return [measure(self.store, settings, info, self.metric) for settings, info in self.found]
 
     @cached_property
     def keys(self) -> list[str]:
-        """The settings that make places."""
-        records = [one.record() for one, _ in self.found]
-        varied = [name for name in records[0] if name not in NOT_PLACES]
+        """The settings that make conditions."""
+        records = [settings.record() for settings, _ in self.found]
+        varied = [name for name in records[0] if name not in NOT_CONDITIONS]
         return [name for name in varied if len({repr(record[name]) for record in records}) > 1]
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The comparison: one row per place and method, places in order."""
+        """The comparison: one row per condition and method, in order."""
         infos = {id(measured): info for measured, (_, info) in zip(self.measured, self.found, strict=True)}
         rows = []
         for cell in tuned(self.measured):
-            one = cell.runs[0].settings
+            settings = cell.runs[0].settings
             mine = tuple(infos[id(run)] for run in cell.runs)
-            rows.append(Row(self.place(one), one.label, cell, mine, self._numbers(one, mine)))
+            rows.append(Row(self.condition(settings), settings.label, cell, mine, self._numbers(settings, mine)))
         # Stable: equal ones stay as they came.
         order = {name: k for k, name in enumerate(sorted({row.method for row in rows}, key=method_order))}
         return sorted(
             rows,
             key=lambda row: (
-                [_order(value) for _, value in row.place],
+                [_order(value) for _, value in row.condition],
                 bool(row.cell.estimate.diverged),  # no number, no rank
                 order[row.method],
             ),
         )
 
-    def place(self, one: Settings) -> Place:
-        """Where a run stands."""
-        return tuple((name, getattr(one, name)) for name in self.keys)
+    def condition(self, settings: Settings) -> Condition:
+        """The condition of a run."""
+        return tuple((name, getattr(settings, name)) for name in self.keys)
 
     @cached_property
-    def places(self) -> dict[str, list[Row]]:
-        """The rows by place."""
+    def conditions(self) -> dict[str, list[Row]]:
+        """The rows by condition."""
         found: dict[str, list[Row]] = {}
         for row in self.rows:
-            found.setdefault(place_text(row.place), []).append(row)
+            found.setdefault(condition_text(row.condition), []).append(row)
         return found
 
     @cached_property
@@ -133,34 +128,34 @@ class Study:
     @property
     def seeds(self) -> list[int]:
         """The seeds that were run."""
-        return sorted({one.seed for one, _ in self.found})
+        return sorted({settings.seed for settings, _ in self.found})
 
     def shown(self) -> dict[str, list[Row]]:
-        """The places whose curves are shown: all, or the corners of p_min and swap, or some evenly apart."""
-        if len(self.places) <= CURVES:
-            return self.places
-        names = list(self.places)
+        """The conditions whose curves are shown: all, or the corners of p_min and swap, or some evenly apart."""
+        if len(self.conditions) <= CURVES:
+            return self.conditions
+        names = list(self.conditions)
         if {"p_min", "swap"} <= set(self.keys):
             names = self._corners() or names
         if len(names) > CURVES:
             names = [names[k] for k in np.linspace(0, len(names) - 1, CURVES).astype(int)]
-        return {name: self.places[name] for name in names}
+        return {name: self.conditions[name] for name in names}
 
     def _corners(self) -> list[str]:
         """Corners of the largest part of the grid in which nothing but p_min and swap varies."""
         parts: dict[str, dict[tuple[float, float], str]] = {}
-        for name, rows in self.places.items():
-            place = dict(rows[0].place)
-            at = place.pop("p_min"), place.pop("swap")
-            parts.setdefault(repr(place), {})[at] = name
+        for name, rows in self.conditions.items():
+            condition = dict(rows[0].condition)
+            at = condition.pop("p_min"), condition.pop("swap")
+            parts.setdefault(repr(condition), {})[at] = name
         part = max(parts.values(), key=len)
         ends = [(max(axis), min(axis)) for axis in zip(*part, strict=True)]
         wanted = [(p, swap) for p in dict.fromkeys(ends[0]) for swap in dict.fromkeys(reversed(ends[1]))]
         return [part[at] for at in wanted if at in part]
 
-    def _numbers(self, one: Settings, infos: Sequence[RunInfo]) -> dict[str, Estimate]:
+    def _numbers(self, settings: Settings, infos: Sequence[RunInfo]) -> dict[str, Estimate]:
         names = [name for name in ("accuracy_group0", "accuracy_group1", "beta") if name in infos[0].summary]
-        return {name: Estimate.of(tail_of(self.store, one, info, name) for info in infos) for name in names}
+        return {name: Estimate.of(tail_of(self.store, settings, info, name) for info in infos) for name in names}
 
     def curve(self, row: Row, metric: str) -> Curve:
         """A metric over the seeds, at the rounds that any seed has."""
@@ -181,13 +176,15 @@ def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[R
     for info in infos:
         if not info.ended:
             continue
-        one = normal(info)
+        settings = normal(info)
         judged = {"accuracy", "excess_loss"} & info.summary.keys() or info.diverged_in is not None
-        if one is None or not judged:
+        if settings is None or not judged:
             others.append(info)
         else:  # the newest of equals comes first
-            mine = info.id if one.unwritten else identity(one.record())  # what was not written is like no other
-            found.setdefault(one.task_name, {}).setdefault(mine, (one, info))
+            mine = (
+                info.id if settings.unwritten else identity(settings.record())
+            )  # what was not written is like no other
+            found.setdefault(settings.task_name, {}).setdefault(mine, (settings, info))
     # The largest rate first, as the tasks list theirs: of rates with equal means, the first is taken.
     made = [
         Study(store, task, sorted(runs.values(), key=lambda run: -(run[0].lr or 0))) for task, runs in found.items()
@@ -197,28 +194,18 @@ def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[R
 
 def normal(info: RunInfo) -> Settings | None:
     """The settings of a run without those that change nothing, β filled in; None for a run of something else."""
-    one = exact(info)
-    if one is None:
+    settings = settings_of(info)
+    if settings is None:
         return None
     changes: dict[str, Any] = {name: Settings.model_fields[name].default for name in WITHOUT_EFFECT}
-    if isinstance(one.rule, str) and one.rule.partition("+")[0] == "fedstale" and one.beta is None:
+    if isinstance(settings.rule, str) and settings.rule.partition("+")[0] == "fedstale" and settings.beta is None:
         changes["beta"] = "auto"
-    return one.model_copy(update=changes)
+    return settings.model_copy(update=changes)
 
 
-def exact(info: RunInfo) -> Settings | None:
-    """The settings of a run; None for a run of something else than the simulator."""
-    if not {"task", "rule"} <= info.config.keys():
-        return None
-    try:
-        return make_settings(**info.config)
-    except InvalidInput:
-        return None
-
-
-def place_text(place: Place) -> str:
-    """A place in words."""
-    return ", ".join(f"{name} {value_text(value)}" for name, value in place)
+def condition_text(condition: Condition) -> str:
+    """A condition in words."""
+    return ", ".join(f"{name} {value_text(value)}" for name, value in condition)
 
 
 def value_text(value: Any) -> str:

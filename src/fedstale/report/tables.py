@@ -12,21 +12,17 @@ from typing import Any
 import numpy as np
 
 from .. import __version__, configs
-from ..analysis import Estimate
-from ..paper import claims, fig1
-from ..paper.grids import AUTOS, BETAS, P_MIN, SEEDS, SWAPS, Extent
-from ..paper.table import Table
+from ..analysis import Estimate, verdicts
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
-from ..sweeps import results
 from .markup import Markup, table, tag, text
-from .study import Row, Study, place_text, value_text
+from .study import Row, Study, condition_text, value_text
 from .subject import Subject
 
 ROWS = 600
 """A longer comparison is cut: that many rows are for `fedstale runs export`."""
 LISTED = 50
-VERDICTS = {claims.HELD: "yes", claims.NOT_HELD: "no", claims.NOT_DECIDED: "open", claims.AT_EDGE: "open"}
+VERDICTS = {verdicts.HELD: "yes", verdicts.NOT_HELD: "no", verdicts.NOT_DECIDED: "open", verdicts.AT_EDGE: "open"}
 
 
 def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
@@ -87,11 +83,13 @@ def comparison(study: Study) -> Markup:
     headings += ["frequent clients", "rare clients"] if grouped else []
     headings += [*(["β"] if with_beta else []), *(["learning rate"] if several else []), "seeds"]
     rows: list[Markup] = []
-    for mine in study.places.values():
+    for mine in study.conditions.values():
         best = max((row.cell.mean for row in mine if np.isfinite(row.cell.mean)), default=np.nan)
         for k, row in enumerate(mine):
             span = len(mine) if k == 0 else 0
-            cells = [tag("th", value_text(value), scope="row", rowspan=span) for _, value in row.place] if span else []
+            cells = (
+                [tag("th", value_text(value), scope="row", rowspan=span) for _, value in row.condition] if span else []
+            )
             cells += _cells(row, best, accurate=study.accurate, grouped=grouped, with_beta=with_beta)
             if several:
                 cells.append(tag("td", _rate(row), class_="n"))
@@ -180,36 +178,18 @@ def _number(value: float | None) -> str:
     return "–" if value is None or not np.isfinite(value) else f"{value:.4g}"
 
 
-def the_claims(study: Study) -> Markup | None:
-    """The paper's claims measured by all runs of the store, where it has at least one whole cell of the grid."""
-    store = study.store
-    if study.task == "quadratic":
-        measured = fig1.curves(store, fig1.RUNS)
-        found = [claims.fig1_finding(measured)] if measured else []
-    else:
-        mine = [one for one, _ in study.found]
-        cell = [one for one in mine if one.p_min in P_MIN and one.swap in SWAPS and one.beta in BETAS]
-        rates = tuple(dict.fromkeys(one.lr for one in cell if one.lr is not None))
-        if not rates:
-            return None
-        extent = Extent(study.task, P_MIN, SWAPS, (*BETAS, *AUTOS), SEEDS, rates)
-        known, estimated = (Table.of(results(store, runs)) for runs in (extent.fig2(), extent.fig5("fedau")))
-        if not any(known.complete(place) for place in known.cells):
-            return None
-        found = [*claims.fig2_findings(known), *claims.fig34_findings(known)]
-        found += [*claims.fig5_findings(known, estimated), *claims.auto_findings(known)]
-    if not found:
-        return None
+def claims_table(claims: Sequence[verdicts.Claim]) -> Markup:
+    """Claims with what was measured of them."""
     lines = [
         tag(
             "tr",
-            *(tag("td", text) for text in row.cells()[:-1]),
-            tag("td", tag("span", row.verdict, class_=f"verdict {VERDICTS[row.verdict]}")),
+            *(tag("td", text) for text in claim.cells()[:-1]),
+            tag("td", tag("span", claim.verdict, class_=f"verdict {VERDICTS[claim.verdict]}")),
         )
-        for row in claims.judged(found)
+        for claim in claims
     ]
-    caption = f"What the paper says, and what the runs of this store say. {claims.EXPLANATION}"
-    return table(caption, claims.HEADINGS, lines)
+    caption = f"What the paper says, and what the runs of this store say. {verdicts.EXPLANATION}"
+    return table(caption, verdicts.HEADINGS, lines)
 
 
 def moment(seconds: float) -> str:
@@ -218,10 +198,11 @@ def moment(seconds: float) -> str:
 
 
 def heading(study: Study) -> str:
-    """What the shown places are, in words."""
-    shown, every = len(study.shown()), len(study.places)
+    """What the shown conditions are, in words."""
+    shown, every = len(study.shown()), len(study.conditions)
     return (
         ""
         if shown == every
-        else f"{shown} of {every} settings: " + "; ".join(place_text(rows[0].place) for rows in study.shown().values())
+        else f"{shown} of {every} settings: "
+        + "; ".join(condition_text(rows[0].condition) for rows in study.shown().values())
     )

@@ -13,7 +13,7 @@ from ..analysis import Curve, Estimate, method_label, over_seeds
 from ..checks import fail, positive_int
 from ..configs import Config
 from ..rules import OPTIMIZERS, RULES
-from ..spreadsheet import CsvWriter
+from ..spreadsheet import write_table
 from ..tasks.label_swap import swap_text
 from ..tasks.quadratic import Quadratic
 from .build import build, make_participation, make_task
@@ -144,14 +144,9 @@ class Comparison:
 
     def to_csv(self, path: Path) -> None:
         """Write `records`, one line per method."""
-        from ..durable import replacing
-
         records = self.records()
-        with replacing(path) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
-            writer = CsvWriter(file)
-            writer.writerow(records[0])
-            for one in records:
-                writer.writerow({**one, "diverged in": " ".join(map(str, one["diverged in"]))}.values())
+        lines = ({**record, "diverged in": " ".join(map(str, record["diverged in"]))}.values() for record in records)
+        write_table(path, records[0], lines)
 
 
 def compare(

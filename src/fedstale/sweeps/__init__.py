@@ -9,13 +9,13 @@ with Store.open("runs") as store:
     table = sweeps.results(store, grid.runs())
 """
 
+from ..analysis import Cell, Measured, tuned
 from .batches import Batch, plan, run_batch
 from .executors import in_process, processes, ray
 from .grid import Grid, from_file, lr_grid
 from .outcome import Outcome
-from .results import Measured, results, write_csv
+from .results import measure, results, settings_of, write_csv
 from .sweep import SweepProgress, missing, sweep
-from .tuning import Cell, tuned
 from .widening import at_edges, widen
 
 __all__ = [
@@ -29,12 +29,14 @@ __all__ = [
     "from_file",
     "in_process",
     "lr_grid",
+    "measure",
     "missing",
     "plan",
     "processes",
     "ray",
     "results",
     "run_batch",
+    "settings_of",
     "sweep",
     "tuned",
     "widen",

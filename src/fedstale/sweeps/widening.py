@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from ..analysis import Cell, tuned
 from ..simulation.settings import Settings
 from ..store import Store
 from .results import results
-from .tuning import Cell, tuned
 
 MOST = 4
 """Further rates on each side of a grid."""
@@ -31,7 +31,7 @@ def beyond(rate: float, side: int) -> float:
     return float(f"{rate * 10.0 ** (side / 2):.3g}")
 
 
-def further(cells: Iterable[Cell]) -> list[Settings]:
+def _further(cells: Iterable[Cell]) -> list[Settings]:
     """Return the runs beyond the edge, of all seeds, for every cell whose best rate stands at one."""
     wanted = []
     for cell in cells:
@@ -72,15 +72,15 @@ def widen(
     -------
     The runs of the sweep and those beyond its edges, whether or not they could be done.
     """
-    whole = {repr(one): one for one in runs}
+    whole = {repr(settings): settings for settings in runs}
     for _ in range(most):
         cells = tuned(results(store, whole.values()))
         # A rate that was asked for and is not there (a run failed, or none are to be done) is not asked for again.
-        wanted = [one for one in further(cells) if repr(one) not in whole]
+        wanted = [settings for settings in _further(cells) if repr(settings) not in whole]
         if not wanted:
             break
         run(wanted)
-        whole |= {repr(one): one for one in wanted}
+        whole |= {repr(settings): settings for settings in wanted}
     return list(whole.values())
 
 
@@ -94,5 +94,5 @@ def at_edges(cells: Iterable[Cell]) -> list[str]:
 
 
 def _named(cell: Cell) -> str:
-    one = cell.runs[0].settings
-    return f"p_min {one.p_min:g}, swap {one.swap:g}, {one.label}"
+    settings = cell.runs[0].settings
+    return f"p_min {settings.p_min:g}, swap {settings.swap:g}, {settings.label}"

@@ -9,15 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..analysis import Estimate
-from .results import Measured
+from .estimate import Estimate
+
+if TYPE_CHECKING:
+    from ..simulation.settings import Settings
 
 Key = tuple[tuple[str, str], ...]
 Edge = Literal["low", "high", "both"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run that came to its end.
+
+    Attributes
+    ----------
+    settings
+        Of the run.
+    accuracy
+        Mean test accuracy over the evaluations in the last tenth of the rounds: the criterion for every method. NaN
+        for a run that diverged.
+    metrics
+        The last value of every metric.
+    diverged_in
+        The round in which it diverged, counted from 1; None for a run that did not.
+    """
+
+    settings: Settings
+    accuracy: float
+    metrics: dict[str, float]
+    diverged_in: int | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether an update was not finite."""
+        return self.diverged_in is not None
 
 
 @dataclass(frozen=True)
