@@ -21,8 +21,7 @@ import fedstale as fs
 from fedstale.analysis import Estimate
 from fedstale.checks import number
 from fedstale.federation import CheckedRound
-from fedstale.rule_state import MemoryState, RuleState
-from fedstale.rules.base import refuse_non_finite
+from fedstale.rules import MemoryState, RuleState, refuse_non_finite
 
 SEEDS, ROUNDS = 3, 100
 

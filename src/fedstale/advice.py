@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from . import theory
 from .checks import Float, number, positive_int, probabilities
 
-RATIO_OF_FEDAVG = 25.0
+_RATIO_OF_FEDAVG = 25.0
 """Guideline of Section 5: with p_avg ≥ 25 p_min and little data heterogeneity, fresh updates alone won."""
 
 
@@ -104,7 +104,7 @@ def _sentence(summary: theory.ParticipationSummary, storage: int) -> tuple[bool,
     if summary.inverse_p_var == 0:
         return False, "Do not keep stale updates: every client always comes, and plain averaging is exact."
     seldom = f"p_avg/p_min = {summary.ratio:.3g}"
-    if summary.ratio >= RATIO_OF_FEDAVG:
+    if summary.ratio >= _RATIO_OF_FEDAVG:
         return True, (
             f'Keep stale updates with beta="auto" ({size}): {seldom} is large, so old updates mislead when the '
             "clients' data are alike (β should be near 0) and help when they differ; let β find out."

@@ -29,6 +29,20 @@ if TYPE_CHECKING:
     from .memory.kernel import Sums
     from .state import State
 
+__all__ = [
+    "NAMES",
+    "Auto",
+    "AutoPerClient",
+    "AutoPerClientState",
+    "AutoState",
+    "Beta",
+    "Constant",
+    "Schedule",
+    "Theory",
+    "TheoryState",
+    "make",
+]
+
 
 class Beta(ABC):
     """A way of choosing β. What it remembers is in the state (`State.of_rule`, as `State.inside` shows it)."""
@@ -319,6 +333,7 @@ NAMES: dict[str, type[Auto] | type[Theory]] = {
     "auto-per-client": AutoPerClient,
     "theory": Theory,
 }
+"""The names that a user may write for β, and what they stand for."""
 
 
 def make(beta: float | str | Beta | Mapping[int, float] | Callable[[int], float]) -> Beta:

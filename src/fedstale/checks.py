@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Float = NDArray[np.float64]
 T = TypeVar("T")
-SMALLEST = float(np.nextafter(1.0 / np.finfo(np.float64).max, 1.0))
+_SMALLEST = float(np.nextafter(1.0 / np.finfo(np.float64).max, 1.0))
 """The smallest probability whose inverse is finite."""
 
 
@@ -119,7 +119,7 @@ def fraction(argument: str, value: Any) -> float:
 def probability(argument: str, value: Any) -> float:
     """A number in (0, 1]: a client that never comes has no unbiased weight 1/p."""
     result = number(argument, value, 0.0, 1.0, open_low=True)
-    if result < SMALLEST:
+    if result < _SMALLEST:
         raise fail(argument, value, "1/p must be finite")
     return result
 
@@ -127,7 +127,7 @@ def probability(argument: str, value: Any) -> float:
 def probabilities(argument: str, value: ArrayLike, length: int | None = None) -> Float:
     """An array of numbers in (0, 1]; a scalar is spread over `length`."""
     array = vector(argument, value, length)
-    bad = np.flatnonzero(~((array >= SMALLEST) & (array <= 1.0)))
+    bad = np.flatnonzero(~((array >= _SMALLEST) & (array <= 1.0)))
     if bad.size:
         raise fail(f"{argument}[{bad[0]}]", float(array[bad[0]]), "probabilities must lie in (0, 1], and 1/p be finite")
     return array

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST: dict[np.dtype[Any], float] = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e150}
+_LARGEST: dict[np.dtype[Any], float] = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e150}
 """Largest norm of an update: beyond it, weighted sums and their squares may overflow."""
 
 
@@ -23,9 +23,9 @@ def fault(update: NDArray[Any]) -> str | None:
 
     One dot product sees every NaN and infinity; only where it overflows is it worth a second look.
     """
-    largest = LARGEST.get(update.dtype, 1e30)
+    largest = _LARGEST.get(update.dtype, 1e30)
     with np.errstate(over="ignore", invalid="ignore"):
-        square = float(update @ update) if update.dtype in LARGEST else np.inf
+        square = float(update @ update) if update.dtype in _LARGEST else np.inf
         if np.isfinite(square) and square <= largest**2:
             return None
         if not np.isfinite(update).all():

@@ -8,9 +8,7 @@ which is why a resumed run continues with the same bits. A checkpoint is one fol
 from __future__ import annotations
 
 import copy
-import json
 import os
-import sys
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,20 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import Float, InvalidInput, fail
-from .durable import FileTrouble, checksum, folder_errors, relative, replacing
+from .durable import FileTrouble, folder_errors, relative
 from .federation import Federation, Ints
 from .memory import Memory, StaleMemory, make, moved, parse
 from .memory.rows import CHECKPOINT_FILE, owner_of
 from .participation.estimator import EstimatorState
 from .rule_state import RuleState
+from .tensor_file import NONSENSE, read_tensors, write_tensors
 
 S = TypeVar("S", bound=RuleState)
 
 _logger = getLogger("fedstale")
 _FILE = CHECKPOINT_FILE
 _FORMAT = 3
-_NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""What comes of taking anything for the content of a checkpoint."""
 
 
 @dataclass(eq=False)
@@ -218,7 +215,7 @@ class State:
             return cls._load(Path(folder))
         except (InvalidInput, OSError):
             raise
-        except _NONSENSE as error:  # whole, and not what a state is made of: somebody else wrote it
+        except NONSENSE as error:  # whole, and not what a state is made of: somebody else wrote it
             what = f"{type(error).__name__}: {error}"
             raise InvalidInput(f"checkpoint {folder} is damaged: it holds no state ({what})") from None
 
@@ -263,60 +260,6 @@ class State:
         arrays = groups.get("rule", {})
         state.of_rule = RuleState.rebuild(about["of_rule"], arrays, memory, federation.num_clients)
         return state
-
-
-def write_tensors(path: Path, tensors: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
-    """Write arrays and facts to one safetensors file, replaced whole."""
-    from safetensors.numpy import save
-
-    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    sums = {name: checksum(array) for name, array in arrays.items()}
-    facts = json.dumps(about, sort_keys=True)
-    metadata = {
-        "about": facts,
-        "checksums": json.dumps(sums),
-        "checksum": str(checksum(facts.encode())),
-        "layout": _layout(arrays),
-    }
-    with replacing(path, private=True) as whole:
-        whole.write_bytes(save(arrays, metadata=metadata))
-
-
-def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read what `write_tensors` wrote; a damaged file is an error, never a wrong number."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise InvalidInput(f"there is no checkpoint at {path.parent}")
-    if (size := path.stat().st_size) > _memory():  # the reader would abort, or the system end the process
-        raise InvalidInput(f"checkpoint {path} is damaged: it has {size:,} bytes, more than this machine's memory")
-    try:
-        with safe_open(str(path), framework="np") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-        about, sums = metadata["about"], json.loads(metadata["checksums"])
-        sound = metadata["checksum"] == str(checksum(about.encode())) and sums.keys() == tensors.keys()
-        sound = sound and metadata["layout"] == _layout(tensors)
-        facts: dict[str, Any] = json.loads(about)
-    except (SafetensorError, OSError, MemoryError, *_NONSENSE) as error:
-        raise InvalidInput(f"checkpoint {path} is damaged: {error}") from None
-    if not sound or any(checksum(array) != sums[name] for name, array in tensors.items()):
-        raise InvalidInput(f"checkpoint {path} is damaged: a checksum does not match")
-    return tensors, facts
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine, where the system tells."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return sys.maxsize
-
-
-def _layout(arrays: dict[str, NDArray[Any]]) -> str:
-    """Checksum of what the arrays' bytes do not tell: dtypes and shapes."""
-    text = json.dumps([[name, array.dtype.str, array.shape] for name, array in sorted(arrays.items())])
-    return str(checksum(text.encode()))
 
 
 def _at(where: str, checkpoint: Path) -> str:

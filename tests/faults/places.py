@@ -36,7 +36,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     ),
     "checkpoint": (
         "fedstale.state:State.save",
-        "fedstale.state:write_tensors",
+        "fedstale.tensor_file:write_tensors",
         "fedstale.durable:move",
         "fedstale.state:_sweep",
         "fedstale.memory.store:Memory.table",

@@ -22,8 +22,8 @@ from fedstale.durable import is_locked
 from fedstale.participation import Trace
 from fedstale.simulation import build, make_settings
 from fedstale.simulation.settings import Settings, from_toml
-from fedstale.state import read_tensors, write_tensors
 from fedstale.sweeps import Grid
+from fedstale.tensor_file import read_tensors, write_tensors
 
 from .fork_server import Done, ForkServer
 

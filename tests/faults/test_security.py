@@ -274,7 +274,7 @@ def test_the_name_of_a_flower_app_is_never_a_path_or_code(name: str, tmp_path: P
 
 def test_a_checkpoint_that_names_a_foreign_file_leaves_it_alone(tmp_path: Path) -> None:
     """A checkpoint may name rows anywhere (memory="disk:FOLDER"); what is not a row file of its run is not touched."""
-    from fedstale.state import read_tensors, write_tensors
+    from fedstale.tensor_file import read_tensors, write_tensors
 
     rule = fs.FedStale()
     state = rule.init(fs.Federation(2, 3), memory=f"disk:{tmp_path / 'rows'}")

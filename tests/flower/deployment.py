@@ -183,7 +183,7 @@ class Machine:
 
     def about(self, output: str) -> dict[str, Any]:
         """What a checkpoint says: round, identities, and the last round of each client."""
-        from fedstale.state import read_tensors
+        from fedstale.tensor_file import read_tensors
 
         tensors, about = read_tensors(self.folder / output / "checkpoint" / "state.safetensors")
         facts = json.loads(about["notes"]["flower"])

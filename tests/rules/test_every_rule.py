@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import fedstale as fs
 from fedstale import participation, rules
-from fedstale.rules.server_optimizers import ServerAdaptive
+from fedstale.rules import ServerAdaptive
 from tests.everything import everything
 
 N, D, ROUNDS = 6, 50, 24

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import fedstale as fs
 from fedstale import participation, rules
 from fedstale.flower import FedStale
-from fedstale.rules.guard import clip, clip_factors
+from fedstale.rules.guard import _clip_factors, clip
 from fedstale.simulation import make_settings
 from tests.enumeration import participation_sets
 
@@ -95,7 +95,7 @@ def test_a_client_first_seen_after_ten_thousand_rounds_cannot_blow_up_the_model(
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_clipping(dtype: str) -> None:
     rows = [np.array([3, 4], dtype), np.array([0.3, 0.4], dtype), np.zeros(2, dtype)]
-    factors = clip_factors(rows, 1.0)
+    factors = _clip_factors(rows, 1.0)
     np.testing.assert_allclose(factors, [0.2, 1.0, 1.0], rtol=1e-3)
     clipped = clip(rows, factors)
     assert clipped[1] is rows[1]
@@ -106,7 +106,7 @@ def test_clipping(dtype: str) -> None:
 
 def test_clipping_bounds_what_cannot_be_squared_and_hides_no_nan() -> None:
     rows = [np.array([1e200, 1e200]), np.array([np.nan, 1.0]), np.array([np.inf, 1.0])]
-    factors = clip_factors(rows, 2.0)
+    factors = _clip_factors(rows, 2.0)
     np.testing.assert_allclose(np.linalg.norm(clip(rows[:1], factors[:1])[0]), 2.0)
     assert np.isnan(factors[1:]).all()
     rule = rules.Guarded(fs.FedStale(), clip_norm=1.0)

@@ -19,7 +19,7 @@ from fedstale.checks import Float
 from fedstale.federation import Ints
 from fedstale.memory import StaleMemory
 from fedstale.rule_state import MemoryState, RuleState, held_by_clients, per_client
-from fedstale.state import read_tensors, write_tensors
+from fedstale.tensor_file import read_tensors, write_tensors
 from tests.everything import everything
 
 from .test_every_rule import RULES, D, N, advance, every_rule, start

@@ -29,11 +29,11 @@ from ..training.local import LocalTraining
 Config = Any
 """JSON types: None, bool, int, float, str, lists and dicts with text as keys."""
 
-CLASS, NOT_WRITTEN = "class", "not written"
+_CLASS, _NOT_WRITTEN = "class", "not written"
 NONE = "none"
-LONGEST = 100_000
+_LONGEST = 100_000
 """Numbers in an array; a longer one is not written: every list of runs would read it."""
-DEEPEST = 20
+_DEEPEST = 20
 _TEXT = 200
 
 CLASSES: dict[str, type[Any]] = {
@@ -76,14 +76,14 @@ def to_config(value: Any) -> Config:
         return NONE
     if isinstance(value, (bool, int, str)) or (isinstance(value, float) and np.isfinite(value)):
         return value
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.size <= LONGEST:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.size <= _LONGEST:
         return value.tolist()
     if isinstance(value, Mapping) and value and all(isinstance(key, (int, np.integer)) for key in value):
         return {str(int(key)): to_config(value[key]) for key in sorted(value)}
-    if isinstance(value, (list, tuple)) and len(value) <= LONGEST:
+    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
         return [to_config(inner) for inner in value]
     if CLASSES.get(type(value).__name__) is type(value):
-        return {CLASS: type(value).__name__, **written_fields(value)}
+        return {_CLASS: type(value).__name__, **written_fields(value)}
     return _named(value)
 
 
@@ -100,8 +100,8 @@ def whole(config: Config) -> bool:
 def unwritten(config: Config) -> Iterator[str]:
     """Yield the names of what was not written."""
     if isinstance(config, Mapping):
-        if NOT_WRITTEN in config:
-            yield str(config[NOT_WRITTEN])
+        if _NOT_WRITTEN in config:
+            yield str(config[_NOT_WRITTEN])
             return
         config = list(config.values())
     if isinstance(config, (list, tuple)):
@@ -134,16 +134,16 @@ def same(a: Any, b: Any) -> bool:
 def text(config: Config) -> str:
     """A config, or any other value of a setting, in one readable line: Auto(forget=0.9), {0: 0, 10: 1}, mu 0.1."""
     if isinstance(config, Mapping):
-        if NOT_WRITTEN in config:
-            return str(config.get("text") or config[NOT_WRITTEN])
+        if _NOT_WRITTEN in config:
+            return str(config.get("text") or config[_NOT_WRITTEN])
         if config and all(str(key).isdigit() for key in config):
             return "{" + ", ".join(f"{key}: {text(value)}" for key, value in config.items()) + "}"
-        if CLASS not in config:
+        if _CLASS not in config:
             return ", ".join(f"{key} {text(value)}" for key, value in config.items()) or "–"
-        kind = CLASSES.get(str(config[CLASS]))
+        kind = CLASSES.get(str(config[_CLASS]))
         usual = {} if kind is None else {field.name: field.default for field in fields(kind)}
-        shown = (f"{key}={text(value)}" for key, value in config.items() if key != CLASS and usual.get(key) != value)
-        return f"{config[CLASS]}({', '.join(shown)})"
+        shown = (f"{key}={text(value)}" for key, value in config.items() if key != _CLASS and usual.get(key) != value)
+        return f"{config[_CLASS]}({', '.join(shown)})"
     if isinstance(config, (list, tuple)):
         if len(config) > 1 and all(value == config[0] for value in config):
             return text(config[0])
@@ -164,7 +164,7 @@ def written_fields(value: Any) -> dict[str, Config]:
 def _named(value: Any) -> dict[str, Config]:
     """Name what cannot be written, with what can be said of it: enough to notice another one, not to make it again."""
     kind = value if hasattr(value, "__qualname__") else type(value)
-    named: dict[str, Config] = {NOT_WRITTEN: f"{kind.__module__}.{kind.__qualname__}"}
+    named: dict[str, Config] = {_NOT_WRITTEN: f"{kind.__module__}.{kind.__qualname__}"}
     if kind is value:
         return named
     if hasattr(value, "fingerprint"):  # a task with data
@@ -190,8 +190,8 @@ def _own_rule(rule: rules.Rule) -> str:
 def agree(recorded: Config, given: Config) -> bool:
     """Whether two configs are of the same object, as far as they say: what was not written by its name and values."""
     if isinstance(recorded, Mapping) and isinstance(given, Mapping):
-        if NOT_WRITTEN in recorded and NOT_WRITTEN in given:
-            names = [str(named[NOT_WRITTEN]) for named in (recorded, given)]
+        if _NOT_WRITTEN in recorded and _NOT_WRITTEN in given:
+            names = [str(named[_NOT_WRITTEN]) for named in (recorded, given)]
             if any(name.startswith("__main__.") for name in names):  # the script that is now imported, or the reverse
                 names = [name.rpartition(".")[2] for name in names]
             return names[0] == names[1] and agree(recorded.get("values"), given.get("values"))
@@ -202,34 +202,34 @@ def agree(recorded: Config, given: Config) -> bool:
 
 
 def _made(config: Config, argument: str, depth: int) -> Any:
-    if depth > DEEPEST:
-        raise fail(argument, "a config", f"is nested more than {DEEPEST} deep")
+    if depth > _DEEPEST:
+        raise fail(argument, "a config", f"is nested more than {_DEEPEST} deep")
     if isinstance(config, Mapping):
-        if NOT_WRITTEN in config:
+        if _NOT_WRITTEN in config:
             raise not_whole(argument, config)
-        if CLASS in config:
+        if _CLASS in config:
             return _object(config, argument, depth)
         if config and all(re.fullmatch(r"[0-9]{1,18}", str(key)) for key in config):
             return {int(key): _made(value, argument, depth + 1) for key, value in config.items()}
-        raise fail(argument, dict(config), f'must have a "{CLASS}" such as "Auto", or rounds as keys')
+        raise fail(argument, dict(config), f'must have a "{_CLASS}" such as "Auto", or rounds as keys')
     if isinstance(config, (list, tuple)):
         return [_made(value, argument, depth + 1) for value in config]
     return None if config == NONE else config
 
 
 def _object(config: Mapping[str, Config], argument: str, depth: int) -> Any:
-    kind = choose(f"class in {argument}", config[CLASS], CLASSES)
+    kind = choose(f"class in {argument}", config[_CLASS], CLASSES)
     known = {field.name: field for field in fields(kind) if field.init}
     for name in config:
-        if name != CLASS and name not in known:
-            raise unknown(f"field of {config[CLASS]}:", name, known or ["none"])
+        if name != _CLASS and name not in known:
+            raise unknown(f"field of {config[_CLASS]}:", name, known or ["none"])
     for name, field in known.items():
         if name not in config and field.default is MISSING and field.default_factory is MISSING:
-            raise fail(name, None, f"{config[CLASS]} in {argument} needs it")
-    values = {name: _made(config[name], argument, depth + 1) for name in config if name != CLASS}
+            raise fail(name, None, f"{config[_CLASS]} in {argument} needs it")
+    values = {name: _made(config[name], argument, depth + 1) for name in config if name != _CLASS}
     try:
         return kind(**values)
     except InvalidInput:
         raise
     except (TypeError, ValueError, AttributeError, OverflowError) as error:  # a field of a type nobody thought of
-        raise fail(argument, text(config), f"is no {config[CLASS]}: {error}") from None
+        raise fail(argument, text(config), f"is no {config[_CLASS]}: {error}") from None

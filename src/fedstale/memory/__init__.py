@@ -27,7 +27,7 @@ __all__ = [
     "precision",
 ]
 
-COMPACT: dict[str, type[Compact]] = {kind.kind: kind for kind in (Clustered, LowRank)}
+_COMPACT: dict[str, type[Compact]] = {kind.kind: kind for kind in (Clustered, LowRank)}
 ALLOWED = (
     'must be "ram", "ram:PRECISION", "disk:FOLDER", "disk:FOLDER:PRECISION", "clustered:K" or "lowrank:K" '
     f"(or with :PRECISION), with {', '.join(PRECISIONS)}"
@@ -48,7 +48,7 @@ def parse(where: str) -> tuple[Path | None, Precision]:
             return Path(folder), precision(last)
         return Path(rest), precision("float32")
     size, _, name = rest.partition(":")
-    if kind in COMPACT and size.isdecimal() and int(size) > 0:
+    if kind in _COMPACT and size.isdecimal() and int(size) > 0:
         return None, precision(name or "float32")
     raise fail("memory", where, ALLOWED)
 
@@ -63,7 +63,7 @@ def approximate(where: str) -> int | None:
     """The number of vectors K of an approximate memory; None for a memory with a row per client."""
     kind, _, rest = where.partition(":")
     parse(where)
-    return int(rest.partition(":")[0]) if kind in COMPACT else None
+    return int(rest.partition(":")[0]) if kind in _COMPACT else None
 
 
 def make(
@@ -76,6 +76,6 @@ def make(
     folder, kind = parse(where)
     size = approximate(where)
     if size is not None and not exact:
-        return COMPACT[where.partition(":")[0]](num_clients, num_params, kind, size)
+        return _COMPACT[where.partition(":")[0]](num_clients, num_params, kind, size)
     file = None if folder is None else folder / f"{name}.rows"
     return Memory(num_clients, num_params, kind, file, run)

@@ -19,7 +19,7 @@ from . import kernel
 from .base import PreparedExchange, StaleMemory
 from .precision import Precision
 
-MOST_VECTORS = 100_000
+_MOST_VECTORS = 100_000
 """K of an approximation: far more than would be one."""
 
 
@@ -33,8 +33,8 @@ class Compact(StaleMemory):
     def __init__(self, num_clients: int, num_params: int, precision: Precision, size: int) -> None:
         super().__init__(num_clients, num_params, precision)
         self.size = positive_int("size of the memory", size)
-        if self.size > MOST_VECTORS:
-            raise fail("size of the memory", size, f"must be at most {MOST_VECTORS:,}: it is there to be small")
+        if self.size > _MOST_VECTORS:
+            raise fail("size of the memory", size, f"must be at most {_MOST_VECTORS:,}: it is there to be small")
         self.version = 0
 
     @abstractmethod

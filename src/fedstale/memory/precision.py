@@ -49,7 +49,7 @@ class Precision:
 
 
 @dataclass(frozen=True)
-class BFloat16(Precision):
+class _BFloat16(Precision):
     """The upper half of a float32 (NumPy has no bfloat16), rounded to nearest, ties to even."""
 
     def keeps(self, dtype: np.dtype[Any]) -> bool:
@@ -71,7 +71,7 @@ PRECISIONS: dict[str, Precision] = {
     "float64": Precision("float64", np.dtype("<f8")),
     "float32": Precision("float32", np.dtype("<f4")),
     "float16": Precision("float16", np.dtype("<f2")),
-    "bfloat16": BFloat16("bfloat16", np.dtype("<u2")),
+    "bfloat16": _BFloat16("bfloat16", np.dtype("<u2")),
 }
 
 

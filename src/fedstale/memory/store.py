@@ -22,7 +22,7 @@ from .base import PreparedExchange, StaleMemory
 from .precision import Precision
 from .rows import FileRows, Mode, RamRows, RowStore
 
-DRIFT = 1e-9
+_DRIFT = 1e-9
 """Largest relative distance between a saved running sum and the exact one before a file counts as damaged."""
 
 
@@ -306,7 +306,7 @@ class Memory(StaleMemory):
         exact = self.exact_total()
         scale = float(np.abs(exact).max(initial=0.0))
         off = np.abs(self.total - exact).max(initial=0.0)
-        if not off <= DRIFT * scale:
+        if not off <= _DRIFT * scale:
             raise InvalidInput(f"the running sum of memory file {self.file} does not match its rows")
 
     def _stored(self, clients: Ints) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -18,16 +18,16 @@ from numpy.typing import ArrayLike
 from ..checks import Float, probabilities
 from ..federation import Ints
 
-EXACT_WORK = 20_000_000
-BINS = 4096
+_EXACT_WORK = 20_000_000
+_BINS = 4096
 
 
 def expected_inclusion(p: Float, asked: Callable[[Ints], Float]) -> Float:
     """Return p_i E[asked(1 + Σ_{j≠i} X_j)] for independent X_j ~ Bernoulli(p_j), shape (N,).
 
-    Exact to rounding while (distinct p) × (window) stays below `EXACT_WORK`, which covers every N up to about 10,000
+    Exact to rounding while (distinct p) × (window) stays below `_EXACT_WORK`, which covers every N up to about 10,000
     and any N with few distinct p. Beyond that, p_j is replaced in the law of the sum by the mean of its bin, one of
-    `BINS` of equal width: the mean of A stays exact, its variance moves by less than N/(4·BINS²); between the bins
+    `_BINS` of equal width: the mean of A stays exact, its variance moves by less than N/(4·BINS²); between the bins
     the result is interpolated.
 
     Parameters
@@ -39,11 +39,11 @@ def expected_inclusion(p: Float, asked: Callable[[Ints], Float]) -> Float:
     """
     values, counts = np.unique(p, return_counts=True)
     low, high = _window(values, counts)
-    if values.size * (high - low + 1) > EXACT_WORK:
-        bins = np.minimum((p - values[0]) * (BINS / (values[-1] - values[0])), BINS - 1).astype(np.int64)
+    if values.size * (high - low + 1) > _EXACT_WORK:
+        bins = np.minimum((p - values[0]) * (_BINS / (values[-1] - values[0])), _BINS - 1).astype(np.int64)
         _, inverse, counts = np.unique(bins, return_inverse=True, return_counts=True)
         values = np.bincount(inverse, weights=p) / counts
-    pmf = poisson_binomial(values, counts, low, high)
+    pmf = _poisson_binomial(values, counts, low, high)
     gain = asked(np.arange(low + 1, high + 2))
     # A chance is at most 1; rounding makes it 1 + 1e-14 where everybody is asked, and no p_i may be above 1.
     return np.asarray(p * np.minimum(np.interp(p, values, _without_one(pmf, gain, values)), 1.0))
@@ -64,7 +64,7 @@ def averaging_weights(p: ArrayLike) -> Float:
     return expected_inclusion(probabilities("p", p), lambda size: 1.0 / size)
 
 
-def poisson_binomial(values: Float, counts: Ints, low: int, high: int) -> Float:
+def _poisson_binomial(values: Float, counts: Ints, low: int, high: int) -> Float:
     """Return P(A = low), …, P(A = high) for counts[k] independent Bernoulli(values[k]) summed over k."""
     width = high - low + 1
     angle = 2.0 * np.pi * np.arange(width // 2 + 1) / width

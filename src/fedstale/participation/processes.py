@@ -25,7 +25,7 @@ from ..federation import Ints
 from ..randomness import generator
 from .inclusion import expected_inclusion
 
-MEMO_SEEDS = 32
+_MEMO_SEEDS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def two_groups(num_clients: int, p_min: float, share: float = 0.5) -> tuple[Floa
 
 
 @dataclass(frozen=True, eq=False)
-class FixedMarginals(Process):
+class _FixedMarginals(Process):
     """What the processes with constant p_i share.
 
     Parameters
@@ -132,7 +132,7 @@ class FixedMarginals(Process):
         object.__setattr__(self, "p", p)
         object.__setattr__(self, "num_clients", p.size)
         if self.labels is not None:
-            object.__setattr__(self, "labels", group_labels("labels", self.labels, p.size))
+            object.__setattr__(self, "labels", _group_labels("labels", self.labels, p.size))
 
     @property
     def _p(self) -> Float:
@@ -150,7 +150,7 @@ class FixedMarginals(Process):
 
 
 @dataclass(frozen=True, eq=False)
-class Bernoulli(FixedMarginals):
+class Bernoulli(_FixedMarginals):
     """Each client comes on its own with probability p_i in every round: the paper's assumption."""
 
     @classmethod
@@ -170,7 +170,7 @@ class Bernoulli(FixedMarginals):
 
 
 @dataclass(frozen=True, eq=False)
-class Markov(FixedMarginals):
+class Markov(_FixedMarginals):
     """Two-state Markov availability with stationary p_i and autocorrelation ρ^k at lag k.
 
     A client keeps its state with probability ρ and otherwise draws a fresh one, Bernoulli(p_i). The state in
@@ -185,7 +185,7 @@ class Markov(FixedMarginals):
     correlation
         ρ in [0, 1), one number or shape (N,). With 0 the draws are those of `Bernoulli`.
     labels
-        As in `FixedMarginals`.
+        As in `_FixedMarginals`.
     """
 
     correlation: ArrayLike
@@ -220,13 +220,13 @@ class Markov(FixedMarginals):
         on[waiting] = known[waiting]
         self._memo.pop(seed, None)
         self._memo[seed] = (round, on)
-        while len(self._memo) > MEMO_SEEDS:
+        while len(self._memo) > _MEMO_SEEDS:
             self._memo.pop(next(iter(self._memo)), None)
         return np.flatnonzero(on)
 
 
 @dataclass(frozen=True, eq=False)
-class Correlated(FixedMarginals):
+class Correlated(_FixedMarginals):
     """Clients of one group (a site, a time zone) that tend to come together; marginals are exactly p_i.
 
     Each client compares p_i with the round's uniform number of its group with probability √ρ and with its own
@@ -242,7 +242,7 @@ class Correlated(FixedMarginals):
     groups
         Group of each client, non-negative integers of shape (N,); default: all in one group.
     labels
-        As in `FixedMarginals` (the participation groups; they need not be the `groups` that come together).
+        As in `_FixedMarginals` (the participation groups; they need not be the `groups` that come together).
     """
 
     correlation: float
@@ -252,7 +252,7 @@ class Correlated(FixedMarginals):
         super().__post_init__()
         fraction("correlation", self.correlation)
         groups = np.zeros(self.num_clients, dtype=np.int64) if self.groups is None else self.groups
-        object.__setattr__(self, "groups", group_labels("groups", groups, self.num_clients))
+        object.__setattr__(self, "groups", _group_labels("groups", groups, self.num_clients))
 
     def available(self, seed: int, round: int) -> Ints:
         """Return the sorted indices of the available clients."""
@@ -279,7 +279,7 @@ def below(seed: int, round: int, p: Float) -> Ints:
     return np.flatnonzero(generator(seed, "availability", round).random(p.size) < p)
 
 
-def group_labels(argument: str, value: ArrayLike, num_clients: int) -> Ints:
+def _group_labels(argument: str, value: ArrayLike, num_clients: int) -> Ints:
     """Check one non-negative integer per client."""
     labels = np.asarray(value)
     if labels.shape != (num_clients,) or labels.dtype.kind not in "iu" or (labels < 0).any():

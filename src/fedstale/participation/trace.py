@@ -28,8 +28,8 @@ from ..checks import MOST_CLIENTS, Float, InvalidInput, client_count, fail, posi
 from ..federation import Ints
 from .processes import Process, frozen
 
-LARGEST_ROUND = 2**62
-SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
+_LARGEST_ROUND = 2**62
+_SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
 
 
 class Participants(Protocol):
@@ -67,8 +67,8 @@ class Trace(Process):
 
     def __post_init__(self) -> None:
         n, length = client_count("num_clients", self.num_clients), positive_int("num_rounds", self.num_rounds)
-        if length > LARGEST_ROUND:
-            raise fail("num_rounds", length, f"must be at most {LARGEST_ROUND:,}")
+        if length > _LARGEST_ROUND:
+            raise fail("num_rounds", length, f"must be at most {_LARGEST_ROUND:,}")
         rounds = _indices("rounds", self.rounds, length)
         clients = _indices("clients", self.clients, n)
         if rounds.size != clients.size:
@@ -112,9 +112,9 @@ class Trace(Process):
             reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
             raise fail("path", str(path), f"cannot be read as a trace ({reason})") from error
         for line in lines:
-            if match := SIZES.match(line.strip()):
-                if max(map(len, match.groups())) > 20 or int(match[1]) > LARGEST_ROUND or int(match[2]) > MOST_CLIENTS:
-                    raise fail(str(path), line.strip(), f"at most {LARGEST_ROUND:,} rounds, {MOST_CLIENTS:,} clients")
+            if match := _SIZES.match(line.strip()):
+                if max(map(len, match.groups())) > 20 or int(match[1]) > _LARGEST_ROUND or int(match[2]) > MOST_CLIENTS:
+                    raise fail(str(path), line.strip(), f"at most {_LARGEST_ROUND:,} rounds, {MOST_CLIENTS:,} clients")
                 num_rounds = int(match[1]) if num_rounds is None else num_rounds
                 num_clients = int(match[2]) if num_clients is None else num_clients
                 break
@@ -205,7 +205,7 @@ def _parse(
     """Return the pairs; an error names the line."""
     rounds: list[int] = []
     clients: list[int] = []
-    top_round = LARGEST_ROUND if num_rounds is None else num_rounds
+    top_round = _LARGEST_ROUND if num_rounds is None else num_rounds
     top_client = MOST_CLIENTS if num_clients is None else num_clients
     header_allowed = True
     for number, line in enumerate(lines, start=1):

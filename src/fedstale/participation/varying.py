@@ -19,7 +19,7 @@ from ..checks import Float, client_count, fail, positive_int, probability, vecto
 from ..federation import Ints
 from .processes import Process, below, frozen
 
-LONGEST_HORIZON = 1_000_000
+_LONGEST_HORIZON = 1_000_000
 """Rounds over which a mean is taken one by one."""
 
 
@@ -63,7 +63,7 @@ class Cyclic(Process):
         inside = vector("inside", self.inside, phases.size)
         if (inside <= 0.0).any() or (inside > 1.0).any():
             raise fail("inside", self.inside, "must lie in (0, 1]: a client that never comes has no weight 1/p")
-        outside = unit_interval("outside", self.outside, phases.size)
+        outside = _unit_interval("outside", self.outside, phases.size)
         object.__setattr__(self, "inside", frozen(inside))
         object.__setattr__(self, "outside", frozen(outside))
 
@@ -176,8 +176,8 @@ class TimeVarying(Process):
         if not callable(schedule):
             allowed = "must be a function of the round; TimeVarying.table takes arrays"
             raise fail("schedule", schedule, allowed)
-        if self.horizon is not None and positive_int("horizon", self.horizon) > LONGEST_HORIZON:
-            raise fail("horizon", self.horizon, f"must be at most {LONGEST_HORIZON:,} rounds: they are added up")
+        if self.horizon is not None and positive_int("horizon", self.horizon) > _LONGEST_HORIZON:
+            raise fail("horizon", self.horizon, f"must be at most {_LONGEST_HORIZON:,} rounds: they are added up")
         first = vector("schedule(0)", self.schedule(0))
         object.__setattr__(self, "num_clients", positive_int("clients in schedule(0)", first.size))
         self.probabilities(0)
@@ -213,7 +213,7 @@ class TimeVarying(Process):
         """Return p_i(t), or with None the mean over the horizon."""
         if round is not None:
             t = positive_int("round", round, 0)
-            return unit_interval(f"schedule({t})", self.schedule(t), self.num_clients)
+            return _unit_interval(f"schedule({t})", self.schedule(t), self.num_clients)
         rounds = self._mean_rounds()
         return np.asarray(sum((self.probabilities(t) for t in rounds), np.zeros(self.num_clients)) / len(rounds))
 
@@ -232,7 +232,7 @@ class TimeVarying(Process):
         raise fail("horizon", None, "a schedule given as a function needs the number of rounds to average over")
 
 
-def unit_interval(argument: str, value: ArrayLike, length: int) -> Float:
+def _unit_interval(argument: str, value: ArrayLike, length: int) -> Float:
     """Check numbers in [0, 1]; a scalar is spread."""
     array = vector(argument, value, length)
     bad = np.flatnonzero((array < 0.0) | (array > 1.0))

@@ -6,11 +6,12 @@ from dataclasses import fields
 from typing import Any
 
 from ..checks import choose, fail
+from ..rule_state import MemoryState, RuleState, held_by_clients, per_client
 from .afa_cd import AFACD
 from .afa_cs import AFACS
 from .anchors import Anchored
 from .averaging import FedAvg, UnbiasedFedAvg
-from .base import Local, Rule
+from .base import Local, Rule, refuse_non_finite
 from .coverage import OutsideCoverage
 from .fedau import FedAU
 from .feddyn import FedDyn
@@ -21,10 +22,19 @@ from .mifa import MIFA, WaitingMIFA
 from .sarah import SARAH
 from .scaffold import Scaffold
 from .scsg import SCSG
-from .server_optimizers import OPTIMIZERS, ServerAdagrad, ServerAdam, ServerMomentum, ServerOptimizer, ServerYogi
+from .server_optimizers import (
+    OPTIMIZERS,
+    ServerAdagrad,
+    ServerAdam,
+    ServerAdaptive,
+    ServerMomentum,
+    ServerOptimizer,
+    ServerYogi,
+)
 from .spider import SPIDER
 from .stale import FedStale, FedVARP, UnbiasedFedVARP
 from .svrg import SVRG
+from .wrapped import WrappedRule
 
 __all__ = [
     "AFACD",
@@ -46,19 +56,26 @@ __all__ = [
     "FedVARP",
     "Guarded",
     "Local",
+    "MemoryState",
     "OutsideCoverage",
     "Rule",
+    "RuleState",
     "Scaffold",
     "ServerAdagrad",
     "ServerAdam",
+    "ServerAdaptive",
     "ServerMomentum",
     "ServerOptimizer",
     "ServerYogi",
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
     "WaitingMIFA",
+    "WrappedRule",
     "guard",
+    "held_by_clients",
     "make",
+    "per_client",
+    "refuse_non_finite",
 ]
 
 _ALL: tuple[type[Rule], ...] = (

@@ -34,7 +34,7 @@ from .scaffold import Scaffold
 from .wrapped import WrappedRule
 
 
-def clip_factors(rows: Sequence[NDArray[Any]], clip_norm: float) -> Float:
+def _clip_factors(rows: Sequence[NDArray[Any]], clip_norm: float) -> Float:
     """min(1, C/‖Δ_i‖) of each row; NaN where a row is not finite, so that it is refused and never hidden."""
     norms = np.sqrt(squares(rows))
     for i in np.flatnonzero(~np.isfinite(norms)):  # the square of a large number may overflow: scale it first
@@ -92,7 +92,7 @@ class Guarded(WrappedRule):
     def update(self, state: State, round: CheckedRound) -> Float:
         """Bound what each participant can do, and let the rule combine."""
         if self.clip_norm is not None:
-            factors = clip_factors(round.updates, self.clip_norm)
+            factors = _clip_factors(round.updates, self.clip_norm)
             state.report["clipped"] = float(np.sum(factors < 1.0))
             round = replace(round, updates=clip(round.updates, factors))
         if self.max_weight is not None and round.given_probabilities is not None:

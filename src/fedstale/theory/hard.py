@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..checks import Float, client_count, fail, number, positive_int, vector
 from .lower import Ints
 
-Combine = Callable[[int, Ints, Float], Float]
+_Combine = Callable[[int, Ints, Float], Float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ class HardInstance:
         return w - local
 
     def run(
-        self, combine: Combine, active: NDArray[np.bool_], lr_client: float, steps: int, lr_server: float
+        self, combine: _Combine, active: NDArray[np.bool_], lr_client: float, steps: int, lr_server: float
     ) -> HardRun:
         """Run Algorithm 1 from w = 0.
 

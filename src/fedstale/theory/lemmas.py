@@ -21,7 +21,7 @@ from ..checks import Float, fail, number, vector
 from .upper import Problem
 
 
-class Terms:
+class _Terms:
     """A bound that is the sum of its fields."""
 
     @property
@@ -31,7 +31,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Drift(Terms):
+class Drift(_Terms):
     """Lemma 5 (`lem:local_iterations`): how far K local steps lead ḡ_i away from ∇F_i(w_t)."""
 
     noise: float
@@ -40,7 +40,7 @@ class Drift(Terms):
 
 
 @dataclass(frozen=True)
-class UpdateVariance(Terms):
+class UpdateVariance(_Terms):
     """Lemma 6 (`lem:variance`): the variance of FedStale's update, by cause."""
 
     fresh_drift: float
@@ -53,7 +53,7 @@ class UpdateVariance(Terms):
 
 
 @dataclass(frozen=True)
-class MemoryBound(Terms):
+class MemoryBound(_Terms):
     """Lemma 7 (`lem:memory`): what H^(t+1) is made of."""
 
     noise: float
@@ -63,7 +63,7 @@ class MemoryBound(Terms):
 
 
 @dataclass(frozen=True)
-class Lyapunov(Terms):
+class Lyapunov(_Terms):
     """ψ^(t+1) = F(w_{t+1}) + (η²L/2) ‖Δ^(t)‖² + 12 η²L β² v/p_min H^(t+1) (Eq. `lem_progress_lyap`)."""
 
     objective: float
@@ -72,7 +72,7 @@ class Lyapunov(Terms):
 
 
 @dataclass(frozen=True)
-class Progress(Terms):
+class Progress(_Terms):
     """Lemma 10 (`lem:round_progress`): a bound on E[ψ^(t+1)]."""
 
     start: float

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from ..checks import Float, fail, number, positive_int, vector
 
 
-class MomentSums(NamedTuple):
+class _MomentSums(NamedTuple):
     """The slots of the state: plain sums over all that was seen."""
 
     recent: float  # number of recent pairs (Δ_i, h_i)
@@ -135,11 +135,11 @@ class MomentEstimator:
 
     def init(self) -> Float:
         """Return the empty state, shape (10,)."""
-        return np.zeros(len(MomentSums._fields))
+        return np.zeros(len(_MomentSums._fields))
 
     def update(self, state: Float, seen: Observation) -> Float:
         """Return the state after one more round; the given one is not changed."""
-        state = vector("state", state, len(MomentSums._fields))
+        state = vector("state", state, len(_MomentSums._fields))
         fresh = vector("fresh_sq", seen.fresh_sq)
         size = fresh.size
         change = fresh - 2.0 * vector("inner", seen.inner, size) + vector("stale_sq", seen.stale_sq, size)
@@ -156,7 +156,7 @@ class MomentEstimator:
         else:
             x, line = vector("moved_sq", seen.moved_sq, size), known
         total = a.sum()
-        new = MomentSums(
+        new = _MomentSums(
             recent=recent.sum(),
             recent_change=change[recent].sum(),
             recent_moved=x[recent].sum(),
@@ -192,11 +192,11 @@ def noise_and_heterogeneity(state: Float, num_clients: int | None = None) -> tup
     return noise, max(s.spread / s.pairs - noise, 0.0) * finite
 
 
-def _sums(state: Float) -> MomentSums:
-    return MomentSums(*(float(value) for value in vector("state", state, len(MomentSums._fields))))
+def _sums(state: Float) -> _MomentSums:
+    return _MomentSums(*(float(value) for value in vector("state", state, len(_MomentSums._fields))))
 
 
-def _slope(s: MomentSums) -> float:
+def _slope(s: _MomentSums) -> float:
     """Least-squares slope of change against moved, at least 0; NaN when all moves are equal."""
     if s.points == 0:
         return float("nan")
