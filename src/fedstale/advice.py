@@ -107,7 +107,7 @@ def _sentence(summary: theory.ParticipationSummary, storage: int) -> tuple[bool,
     if summary.ratio >= _RATIO_OF_FEDAVG:
         return True, (
             f'Keep stale updates with beta="auto" ({size}): {seldom} is large, so old updates mislead when the '
-            "clients' data are alike (β should be near 0) and help when they differ; let β find out."
+            'clients\' data are alike (β should be near 0) and help when they differ; "auto" adapts to either.'
         )
     if summary.ratio < 2:
         return True, (

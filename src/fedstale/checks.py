@@ -85,7 +85,7 @@ def positive_int(argument: str, value: Any, minimum: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
         raise fail(argument, value, f"must be an integer of at least {minimum}")
     if value >= 2**63:
-        raise fail(argument, value, "must fit into eight bytes")
+        raise fail(argument, value, "must be less than 2**63")
     return int(value)
 
 

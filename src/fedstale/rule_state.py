@@ -148,7 +148,7 @@ class RuleState:
         """
         kind = _KINDS.get(described["class"])
         if kind is None:
-            what = f"the checkpoint holds a {described['class']}, which is not defined here"
+            what = f"the checkpoint holds a {described['class']}, which is not defined in this process"
             raise InvalidInput(f"{what}: import the module that defines its rule first")
         declared = {part.name: part for part in fields(kind)}
         if declared.keys() != described["fields"].keys():

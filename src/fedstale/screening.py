@@ -31,7 +31,7 @@ def fault(update: NDArray[Any]) -> str | None:
         if not np.isfinite(update).all():
             return "it holds NaN or infinity"
         norm = largest * float(np.linalg.norm(update.astype(np.float64) / largest))
-    return f"its norm is {norm:.1e}, too large to be added" if norm > largest else None
+    return f"its norm is {norm:.1e}, too large to be summed" if norm > largest else None
 
 
 def screen(updates: Sequence[NDArray[Any]]) -> tuple[list[int], dict[int, str]]:

@@ -119,7 +119,7 @@ class State:
         for path, memory in self.of_rule.memories().items():
             if path.rpartition("/")[2] == "stale":
                 return memory
-        raise fail("rule", self.rule, "keeps no stale updates")
+        raise fail("rule", self.rule, "does not keep stale updates")
 
     def grow(self, num_clients: int, sizes: Any = None) -> None:
         """Let clients join: they get the next indices and have never been seen.
@@ -217,7 +217,7 @@ class State:
             raise
         except NONSENSE as error:  # whole, and not what a state is made of: somebody else wrote it
             what = f"{type(error).__name__}: {error}"
-            raise InvalidInput(f"checkpoint {folder} is damaged: it holds no state ({what})") from None
+            raise InvalidInput(f"checkpoint {folder} is damaged: its content is not a state ({what})") from None
 
     @classmethod
     def _load(cls, folder: Path) -> State:
@@ -283,7 +283,9 @@ def _restore(state: State, path: str, folder: Path, file: str, table: dict[str, 
     rows = Path(os.path.normpath(os.path.realpath(folder) / Path(file)))
     if not rows.is_file():
         what = f"memory file {rows} is missing: checkpoint {folder} has its rows there"
-        raise FileTrouble(f"{what}; copy or move it along, so that it lies at {file} as seen from the checkpoint")
+        raise FileTrouble(
+            f"{what}; move or copy it together with the checkpoint, to {file} relative to the checkpoint's folder"
+        )
     owner = owner_of(rows, folder) if on_disk else None
     saved = Memory(*size, kind, rows, state.run, "read" if not on_disk else "write" if owner is None else "copy")
     try:
@@ -300,7 +302,9 @@ def _restore(state: State, path: str, folder: Path, file: str, table: dict[str, 
         if owner is None:
             memory = Memory(*size, kind, run=state.run)
         else:
-            _logger.warning("the rows in %s belong to another checkpoint: %s gets a copy of its own", rows, folder)
+            _logger.warning(
+                "memory file %s belongs to another checkpoint: checkpoint %s continues with a copy of it", rows, folder
+            )
             state.where = moved(state.where, folder.absolute())
             memory = Memory(*size, kind, state._row_file(path, folder), run=state.run)
         memory.read_from(saved)

@@ -88,7 +88,7 @@ def test_what_cannot_be_written_is_named_and_refused(made: Any, names: list[str]
     assert list(unwritten(config)) == names
     assert not whole(config)
     assert len(json.dumps(config)) < 1000
-    with pytest.raises(InvalidInput, match=r"give the object again: resume\(run, rule=…\)"):
+    with pytest.raises(InvalidInput, match=r"pass the object again, resume\(run, rule=…\)"):
         from_config(config, "rule")
     check_same("rule", config, made)
 
@@ -117,7 +117,7 @@ def test_a_script_that_is_imported_later_has_the_same_classes() -> None:
         ({"class": "FedStal"}, "unknown class in rule 'FedStal': did you mean FedStale"),
         ({"class": ["FedStale"]}, "unknown class in rule"),
         ({"class": "FedStale", "bta": 1}, "unknown field of FedStale: 'bta': did you mean beta"),
-        ({"class": "Markov", "p": [0.5]}, "correlation = None: Markov in rule needs it"),
+        ({"class": "Markov", "p": [0.5]}, "correlation = None: must be given for Markov in rule"),
         ({"class": "FedStale", "beta": 2}, "beta = 2"),
         ({"class": "Guarded", "rule": 3}, "must be a rule"),
         ({"class": "Trace", "num_clients": 2, "num_rounds": 3, "rounds": {"0": 1}, "clients": []}, "rounds"),

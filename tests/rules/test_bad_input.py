@@ -78,7 +78,7 @@ def test_a_round_is_not_applied_twice() -> None:
     rule = fs.FedAvg()
     state = rule.init(fs.Federation(2, D))
     rule.combine(state, fs.Round(3, [0], np.ones((1, D))))
-    with pytest.raises(fs.InvalidInput, match="index = 3: rounds before 4 were applied already"):
+    with pytest.raises(fs.InvalidInput, match="index = 3: rounds before 4 have already been applied"):
         rule.combine(state, fs.Round(3, [0], np.ones((1, D))))
 
 

@@ -192,10 +192,10 @@ def test_memories_of_the_same_name_do_not_share_a_file(memory: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"class": "NoSuchState"}, "NoSuchState, which is not defined here: import the module"),
+        ({"class": "NoSuchState"}, "NoSuchState, which is not defined in this process: import the module"),
         ({"fields": {}}, "AutoState with other fields"),
         ({"fields": {"sums": "array", "more": None}}, "AutoState with other fields"),
-        ({"class": "State"}, "not defined here"),
+        ({"class": "State"}, "not defined in this process"),
     ],
 )
 def test_a_checkpoint_of_an_unknown_state_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -206,7 +206,8 @@ def test_what_was_not_written_must_be_given_again(tmp_path: Path) -> None:
     whole = fs.simulate(**SMALL, **OWN)
     run = cut(tmp_path, **OWN)
     with pytest.raises(
-        InvalidInput, match=r"rule = .*OwnRule.*: is not written down: give the object again: resume\(run, rule=…\)"
+        InvalidInput,
+        match=r"rule = .*OwnRule.*: was not saved with the run: pass the object again, resume\(run, rule=…\)",
     ):
         fs.resume(run, store=tmp_path)
     with pytest.raises(InvalidInput, match=r"participation = .*<lambda>.*resume\(run, participation=…\)"):
@@ -218,7 +219,7 @@ def test_what_was_not_written_must_be_given_again(tmp_path: Path) -> None:
         fs.resume(run, store=tmp_path, **{**OWN, "participation": Markov(P, 0.5)})
     said = CliRunner().invoke(app, ["resume", run, "--store", str(tmp_path)])
     assert isinstance(said.exception, InvalidInput)
-    assert "give the object again: resume(run, rule=…)" in str(said.exception)
+    assert "pass the object again, resume(run, rule=…)" in str(said.exception)
     with Store.open(tmp_path) as store:
         assert store.runs()[0].status == "interrupted"  # nothing was touched
     equal(fs.resume(run, store=tmp_path, **OWN), whole)

@@ -113,7 +113,7 @@ def unwritten(config: Config) -> Iterator[str]:
 def not_whole(argument: str, config: Config) -> InvalidInput:
     """Build the error for something that was not written (raise what it returns)."""
     names = ", ".join(dict.fromkeys(unwritten(config)))
-    return fail(argument, names, f"is not written down: give the object again: resume(run, {argument}=…)")
+    return fail(argument, names, f"was not saved with the run: pass the object again, resume(run, {argument}=…)")
 
 
 def check_same(argument: str, recorded: Config, given: Any) -> None:
@@ -225,11 +225,11 @@ def _object(config: Mapping[str, Config], argument: str, depth: int) -> Any:
             raise unknown(f"field of {config[_CLASS]}:", name, known or ["none"])
     for name, field in known.items():
         if name not in config and field.default is MISSING and field.default_factory is MISSING:
-            raise fail(name, None, f"{config[_CLASS]} in {argument} needs it")
+            raise fail(name, None, f"must be given for {config[_CLASS]} in {argument}")
     values = {name: _made(config[name], argument, depth + 1) for name in config if name != _CLASS}
     try:
         return kind(**values)
     except InvalidInput:
         raise
     except (TypeError, ValueError, AttributeError, OverflowError) as error:  # a field of a type nobody thought of
-        raise fail(argument, text(config), f"is no {config[_CLASS]}: {error}") from None
+        raise fail(argument, text(config), f"is not a valid {config[_CLASS]}: {error}") from None

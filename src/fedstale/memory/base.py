@@ -66,7 +66,7 @@ class StaleMemory(ABC):
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients N."""
         return len(self.slots)
 
     @property

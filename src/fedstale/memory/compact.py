@@ -34,7 +34,11 @@ class Compact(StaleMemory):
         super().__init__(num_clients, num_params, precision)
         self.size = positive_int("size of the memory", size)
         if self.size > _MOST_VECTORS:
-            raise fail("size of the memory", size, f"must be at most {_MOST_VECTORS:,}: it is there to be small")
+            raise fail(
+                "size of the memory",
+                size,
+                f"must be at most {_MOST_VECTORS:,}: an approximate memory is meant to be small",
+            )
         self.version = 0
 
     @abstractmethod

@@ -267,7 +267,7 @@ class Correlated(_FixedMarginals):
         """Refuse: how many come with client i depends on its group, which has no short exact formula."""
         if self.correlation == 0.0:
             return super().expected(asked, round)
-        allowed = "no exact probabilities for a sample of correlated clients: use Participation.estimate"
+        allowed = "a sample of correlated clients has no exact probabilities: use Participation.estimate"
         raise fail("correlation", self.correlation, allowed)
 
 

@@ -64,7 +64,7 @@ def _build(kind: str, name: str, table: dict[str, Callable[..., T]], options: di
             raise unknown(f"option of {kind} {name!r}:", option, parameters or ["none"])
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
-            raise fail(option, None, f"{kind} {name!r} needs it")
+            raise fail(option, None, f"must be given for {kind} {name!r}")
     return maker(**options)
 
 

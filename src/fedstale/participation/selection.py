@@ -129,7 +129,7 @@ class LeastRecent(Selection):
 
     def inclusion(self, num_available: ArrayLike) -> Float:
         """Refuse: it depends on the past."""
-        allowed = "who is asked depends on the past, so no exact probability: use Participation.estimate"
+        allowed = "has no exact probabilities, because who is asked depends on past rounds: use Participation.estimate"
         raise fail("selection", self, allowed)
 
 
@@ -161,7 +161,7 @@ class Participation:
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients N."""
         return self.availability.num_clients
 
     def participants(self, seed: int, round: int, last_seen: ArrayLike | None = None) -> Ints:

@@ -37,7 +37,7 @@ class Participants(Protocol):
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients N."""
 
     def participants(self, seed: int, round: int, last_seen: ArrayLike | None = None) -> Ints:
         """Return the participants of a round."""

@@ -60,7 +60,7 @@ class AFACD(Rule):
     seed: int = 0
 
     name: ClassVar[str] = "afa-cd"
-    caveat: ClassVar[str] = "has no error floor only when every client is equally likely to arrive"
+    caveat: ClassVar[str] = "converges without an error floor only if all clients are equally likely to arrive"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +91,7 @@ class AFACD(Rule):
         if not self.max_delay or not own.num_models or not len(clients):
             return None
         if state.model is None or own.models is None:
-            raise fail("model", None, "give init(..., model=w): delayed clients train from older models")
+            raise fail("model", None, "delayed clients train from older models: pass model=w to init")
         delays = self.delays(state, clients)
         starts = own.models[(own.num_models - delays) % self.max_delay]
         starts[delays == 0] = state.model

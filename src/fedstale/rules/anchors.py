@@ -60,7 +60,9 @@ class Anchored(Rule):
 
     download: ClassVar[int] = 2
     changes_clients: ClassVar[bool] = True
-    caveat: ClassVar[str] = "assumes full rounds and uniformly sampled clients in between: its correction is biased"
+    caveat: ClassVar[str] = (
+        "assumes full rounds, and uniformly sampled clients in between; otherwise its correction is biased"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +92,7 @@ class Anchored(Rule):
             return None
         reference = state.own(AnchorState).model
         if reference is None:
-            raise fail("model", None, "give init(..., model=w): clients train from the anchor model, too")
+            raise fail("model", None, "clients also train from the anchor's model: pass model=w to init")
         return Local(start=reference)
 
     def traffic(self, state: State, clients: Ints) -> tuple[int, int]:

@@ -31,7 +31,9 @@ class FedAvg(Rule):
     """
 
     name: ClassVar[str] = "fedavg"
-    caveat: ClassVar[str] = "minimises about Σ p_i F_i / Σ p_j, not F: it is biased towards clients that come often"
+    caveat: ClassVar[str] = (
+        "approximately minimises Σ p_i F_i / Σ p_j instead of F: it is biased towards clients that participate often"
+    )
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average those who came; nobody came: stay."""

@@ -137,7 +137,7 @@ class Rule(ABC):
         if state.rule != self.name:
             raise fail("state", f"state of {state.rule}", f"{self.name} continues only its own state")
         if round.index < state.round:
-            raise fail("index", round.index, f"rounds before {state.round} were applied already")
+            raise fail("index", round.index, f"rounds before {state.round} have already been applied")
         checked = check_round(state.federation, round)
         warn_if_uncovered(self.name, self.caveat, checked.given_probabilities)
         delta = self.update(state, checked)
@@ -148,7 +148,7 @@ class Rule(ABC):
     def step(self, state: State, round: Round) -> Any:
         """w_{t+1} = w_t − η_s Δ (Algorithm 1, last line), in place on `state.model`; returns Δ."""
         if state.model is None:
-            raise fail("model", None, "give init(..., model=w) to step it")
+            raise fail("model", None, "step needs a model: pass model=w to init")
         delta = self.combine(state, round)
         np.subtract(state.model, self.server_lr * np.asarray(delta), out=state.model, casting="same_kind")
         return delta
@@ -170,4 +170,9 @@ def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
             raise fail(
                 f"update of client {client}", value, f"must be finite (parameter {bad[0]}); round refused", NonFinite
             )
-    raise fail("updates", "finite numbers whose weighted sum overflows", "must be small enough to be added", NonFinite)
+    raise fail(
+        "updates",
+        "finite numbers whose weighted sum overflows",
+        "must be small enough for their sum to be finite",
+        NonFinite,
+    )

@@ -49,7 +49,9 @@ class FedDyn(Rule):
     name: ClassVar[str] = "feddyn"
     client_memory: ClassVar[int] = 1
     changes_clients: ClassVar[bool] = True
-    caveat: ClassVar[str] = "assumes clients that come with equal probability: averaging whoever comes is biased"
+    caveat: ClassVar[str] = (
+        "assumes that all clients participate with the same probability; otherwise its average is biased"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

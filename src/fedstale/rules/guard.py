@@ -80,10 +80,10 @@ class Guarded(WrappedRule):
             number("max_weight", self.max_weight, 1.0)
         inner = self.innermost
         if self.clip_norm is not None and isinstance(inner, (Anchored, Scaffold)):
-            allowed = f"{self.rule.name} lives on differences of what clients send, which clipping destroys"
+            allowed = f"{self.rule.name} uses differences between the clients' updates, which clipping would destroy"
             raise fail("clip_norm", self.clip_norm, allowed)
         if self.max_weight is not None and isinstance(inner, FedAU):
-            raise fail("max_weight", self.max_weight, f"{self.rule.name} learns 1/p itself: its cutoff is the cap")
+            raise fail("max_weight", self.max_weight, f"{self.rule.name} estimates 1/p itself: its cutoff is the cap")
         # The state is the rule's own: a run may go on with other bounds, or without.
         self.adopt()
         object.__setattr__(self, "name", self.rule.name)

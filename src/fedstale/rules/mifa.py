@@ -25,7 +25,7 @@ from ..rule_state import MemoryState, RuleState
 from ..state import State
 from .base import Rule, refuse_non_finite
 
-SAG = "counts stale updates like fresh ones: the rarer a client, the more biased is the update"
+SAG = "gives stale updates the same weight as fresh ones: the rarer a client, the more biased the update"
 
 
 def refreshed_mean(

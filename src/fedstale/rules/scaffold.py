@@ -53,7 +53,9 @@ class Scaffold(Rule):
     changes_clients: ClassVar[bool] = True
     download: ClassVar[int] = 2
     client_memory: ClassVar[int] = 1
-    caveat: ClassVar[str] = "assumes clients that come with equal probability: averaging whoever comes is biased"
+    caveat: ClassVar[str] = (
+        "assumes that all clients participate with the same probability; otherwise its average is biased"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

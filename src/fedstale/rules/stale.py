@@ -118,7 +118,9 @@ class FedVARP(Rule):
 
     name: ClassVar[str] = "fedvarp"
     memory: ClassVar[bool] = True
-    caveat: ClassVar[str] = "assumes clients that come with equal probability, and is biased otherwise (see u-fedvarp)"
+    caveat: ClassVar[str] = (
+        "assumes that all clients participate with the same probability, and is biased otherwise (see u-fedvarp)"
+    )
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """As FedStale with β = 1, but everybody who came weighs the same."""

@@ -137,7 +137,7 @@ class Settings(BaseModel):
 
     @property
     def total_rounds(self) -> int:
-        """T."""
+        """The number of rounds T."""
         return self.rounds or self.default_rounds
 
     @property

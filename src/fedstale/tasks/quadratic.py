@@ -113,7 +113,7 @@ class Quadratic:
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients N."""
         return len(self.optima)
 
     @property

@@ -56,7 +56,7 @@ class ClientData:
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients N."""
         return len(self.offsets) - 1
 
     @property
@@ -135,7 +135,7 @@ class Task:
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """The number of clients N."""
         return self.train.num_clients
 
     def fingerprint(self) -> str:
