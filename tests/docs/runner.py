@@ -27,6 +27,7 @@ from .blocks import ELSEWHERE, ROOT, Block, shape
 PROGRAMS = ("ls", "cat", "openssl", "ssh-keygen", "printf")
 """What runs in a shell of its own; everything else that is neither fedstale nor python needs a mark."""
 INSTALLERS = ("git", "cd", "python3", "pip", "make", "pre-commit", "source", ".", "apt-get")
+FEDSTALE: Any = typer.main.get_command(app)
 ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)")
 
 
@@ -187,5 +188,5 @@ def check_options(block: Block, command: Any, words: Sequence[str]) -> None:
 
 def parse_fedstale(words: Sequence[str]) -> None:
     """Let the real parser read a command, without running it."""
-    command, rest = resolve(typer.main.get_command(app), words)
+    command, rest = resolve(FEDSTALE, words)
     command.make_context(command.name, list(rest))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .blocks import ELSEWHERE, PAGES, ROOT, Block, Escaped, blocks, inline_commands, shape
-from .runner import Runner, check_install, check_options, parse_fedstale, prepare, resolve
+from .runner import FEDSTALE, Runner, check_install, check_options, parse_fedstale, prepare, resolve
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -54,17 +54,12 @@ def test_long_runs_in_full(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_commands_in_running_text_exist(page: Path) -> None:
-    import typer.main
-
-    from fedstale.cli.app import app
-
     for text in inline_commands(page):
         words = [word for word in text.split() if word not in ("…", "...")]
         try:
-            command, rest = resolve(typer.main.get_command(app), [w for w in words[1:] if not w.isupper()])
+            command, rest = resolve(FEDSTALE, [w for w in words[1:] if not w.isupper()])
         except AssertionError:
-            group = typer.main.get_command(app).commands.get(words[1])  # type: ignore[attr-defined]
-            assert group is not None, f"{page}: {text}"
+            assert words[1] in FEDSTALE.commands, f"{page}: {text}"
             assert len(words) == 2, f"{page}: {text}"
             continue
         check_options(Block(page, 0, "console", text), command, rest)

@@ -78,9 +78,15 @@ def start(rule: fs.Rule, memory: str = "ram") -> fs.State:
     return rule.init(fs.Federation(N, D), memory=memory, model=np.zeros(D, np.float32))
 
 
-@pytest.mark.parametrize(
-    ("rule", "memory"), [(rule, name) for rule in RULES for name in memories(rule, MEMORIES)], ids=repr
-)
+def every_pair() -> list[Any]:
+    """Every rule with every memory; with other numbers in it only one by default: they are the memory's own matter."""
+    plain, one = ("ram", "disk:{}", "clustered:3", "lowrank:2"), fs.FedStale(beta="auto-per-client")
+    pairs = [(rule, name) for rule in RULES for name in memories(rule, MEMORIES)]
+    slow = [pytest.mark.slow if name not in plain and rule != one else () for rule, name in pairs]
+    return [pytest.param(*pair, marks=mark) for pair, mark in zip(pairs, slow, strict=True)]
+
+
+@pytest.mark.parametrize(("rule", "memory"), every_pair(), ids=repr)
 def test_save_and_load_in_the_middle_changes_no_bit(rule: fs.Rule, memory: str, tmp_path: Path) -> None:
     whole = start(rule, memory.format(tmp_path / "whole"))
     expected = advance(rule, whole, 0, ROUNDS)
