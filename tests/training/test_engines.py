@@ -311,7 +311,7 @@ def test_a_forked_process_starts_threads_of_its_own(monkeypatch: pytest.MonkeyPa
     engine = built()
     expected = engine.updates(engine.initial, CLIENTS, 0).copy()
     pool = engine.setup.workers._pool
-    monkeypatch.setattr("fedstale.training.workers.os.getpid", lambda: -1)
+    monkeypatch.setattr("fedstale.training.setup.os.getpid", lambda: -1)
     assert np.array_equal(engine.updates(engine.initial, CLIENTS, 0), expected)
     assert engine.setup.workers._pool is not pool
 

@@ -1,7 +1,7 @@
 """Who shows up (processes), whom the server asks (selection), what p_i is (estimators): spec §4 and §5."""
 
-from .estimator import Estimator, EstimatorState
-from .estimators import BetaFrequency, FedAUEstimator, Forgetting, KnownProbabilities
+from .estimator import Estimator, EstimatorState, KnownProbabilities
+from .estimators import BetaFrequency, FedAUEstimator, Forgetting
 from .frequencies import Frequencies, frequencies, wilson
 from .inclusion import averaging_weights
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups

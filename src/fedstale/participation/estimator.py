@@ -1,4 +1,4 @@
-"""What p_i is when nobody tells: the interface of the estimators and their state (spec §4).
+"""Where the p_i come from: the interface of the estimators, their state, and the p_i that are known (spec §4).
 
 In round t a rule asks `probabilities` for the participants first and `observe` counts the round afterwards,
 so that the present participation never enters its own weight. The state is plain arrays: what is saved is all
@@ -8,15 +8,20 @@ there is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import Float, client_count, client_ids, fail, positive_int
+from ..checks import probabilities as check_probabilities
 from ..federation import Ints
+from .processes import frozen
+
+if TYPE_CHECKING:
+    from .selection import Participation
 
 Columns = dict[str, NDArray[Any]]
 
@@ -115,3 +120,58 @@ class Estimator(ABC):
         if {name: column.dtype for name, column in state.columns.items()} != wanted:
             allowed = f"a state of {type(self).__name__} has the columns {sorted(wanted)}"
             raise fail("state", sorted(state.columns), allowed)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownProbabilities(Estimator):
+    """The p_i are given.
+
+    Parameters
+    ----------
+    p
+        Probabilities in (0, 1], in the order of the clients, shape (N,), or one number for all; or a function from the
+        round to N probabilities in [0, 1], where they change (0: this client cannot come in this round).
+    """
+
+    p: ArrayLike | Callable[[int], Float]
+
+    def __post_init__(self) -> None:
+        if callable(self.p):
+            return
+        common = np.ndim(self.p) == 0
+        p = check_probabilities("p", self.p, 1 if common else None)
+        object.__setattr__(self, "p", frozen(p.reshape(()) if common else p))
+
+    def init(self, num_clients: int) -> EstimatorState:
+        """Return an empty state, after checking that there is one p_i per client."""
+        count = self._num_known()
+        if count not in (None, num_clients):
+            raise fail("num_clients", num_clients, f"{count} known probabilities were given, one per client")
+        return super().init(num_clients)
+
+    @classmethod
+    def of(cls, participation: Participation) -> KnownProbabilities:
+        """Return the p_i of a participation: of the round, p_i(t), where they change with it."""
+        return cls(participation.known if participation.varies else participation.known(0))
+
+    def grow(self, state: EstimatorState, num_clients: int) -> None:
+        """Add clients; possible only when one number holds for all."""
+        count = self._num_known()
+        if count is not None and num_clients != count:
+            raise fail("num_clients", num_clients, f"only {count} probabilities are known")
+        super().grow(state, num_clients)
+
+    def _num_known(self) -> int | None:
+        """N, or None where one number holds for all."""
+        p = self.p(0) if callable(self.p) else self.p
+        return int(np.size(p)) if np.ndim(p) else None
+
+    def _columns(self, round: int, count: int) -> Columns:
+        return {}
+
+    def _estimate(self, state: EstimatorState, ids: Ints) -> Float:
+        p = np.asarray(self.p(state.round) if callable(self.p) else self.p, dtype=np.float64)
+        return np.full(ids.size, float(p)) if p.ndim == 0 else p[ids]
+
+    def _count(self, state: EstimatorState, ids: Ints) -> None:
+        return

@@ -1,4 +1,4 @@
-"""Estimators of p_i: known, FedAU with and without cutoff, Beta frequency, forgetting frequency (spec §4).
+"""Estimators of p_i: FedAU with and without cutoff, Beta frequency, forgetting frequency (spec §4).
 
 `observe` touches the participants only: an absent client's gap is the difference of two round numbers, and
 the cutoffs it has passed since are a division.
@@ -6,7 +6,6 @@ the cutoffs it has passed since are a division.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,65 +16,9 @@ from ..checks import Float, fail, number, positive_int
 from ..checks import probabilities as check_probabilities
 from ..federation import Ints
 from .estimator import Columns, Estimator, EstimatorState
-from .processes import frozen
 
 if TYPE_CHECKING:
-    from .selection import Participation
-
-
-@dataclass(frozen=True, eq=False)
-class KnownProbabilities(Estimator):
-    """The p_i are given.
-
-    Parameters
-    ----------
-    p
-        Probabilities in (0, 1], in the order of the clients, shape (N,), or one number for all; or a function from the
-        round to N probabilities in [0, 1], where they change (0: this client cannot come in this round).
-    """
-
-    p: ArrayLike | Callable[[int], Float]
-
-    def __post_init__(self) -> None:
-        if callable(self.p):
-            return
-        common = np.ndim(self.p) == 0
-        p = check_probabilities("p", self.p, 1 if common else None)
-        object.__setattr__(self, "p", frozen(p.reshape(()) if common else p))
-
-    def init(self, num_clients: int) -> EstimatorState:
-        """Return an empty state, after checking that there is one p_i per client."""
-        count = self._num_known()
-        if count not in (None, num_clients):
-            raise fail("num_clients", num_clients, f"{count} known probabilities were given, one per client")
-        return super().init(num_clients)
-
-    @classmethod
-    def of(cls, participation: Participation) -> KnownProbabilities:
-        """Return the p_i of a participation: of the round, p_i(t), where they change with it."""
-        return cls(participation.known if participation.varies else participation.known(0))
-
-    def grow(self, state: EstimatorState, num_clients: int) -> None:
-        """Add clients; possible only when one number holds for all."""
-        count = self._num_known()
-        if count is not None and num_clients != count:
-            raise fail("num_clients", num_clients, f"only {count} probabilities are known")
-        super().grow(state, num_clients)
-
-    def _num_known(self) -> int | None:
-        """N, or None where one number holds for all."""
-        p = self.p(0) if callable(self.p) else self.p
-        return int(np.size(p)) if np.ndim(p) else None
-
-    def _columns(self, round: int, count: int) -> Columns:
-        return {}
-
-    def _estimate(self, state: EstimatorState, ids: Ints) -> Float:
-        p = np.asarray(self.p(state.round) if callable(self.p) else self.p, dtype=np.float64)
-        return np.full(ids.size, float(p)) if p.ndim == 0 else p[ids]
-
-    def _count(self, state: EstimatorState, ids: Ints) -> None:
-        return
+    pass
 
 
 @dataclass(frozen=True)

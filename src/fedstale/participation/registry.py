@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from ..checks import Float, choose, client_count, fail, unknown
 from ..federation import Ints
-from .estimator import Estimator
-from .estimators import BetaFrequency, FedAUEstimator, Forgetting, KnownProbabilities
+from .estimator import Estimator, KnownProbabilities
+from .estimators import BetaFrequency, FedAUEstimator, Forgetting
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
 from .selection import All, Fraction, LeastRecent, Selection, UniformSample
 from .trace import Trace

@@ -139,7 +139,8 @@ class Rule(ABC):
         if round.index < state.round:
             raise fail("index", round.index, f"rounds before {state.round} have already been applied")
         checked = check_round(state.federation, round)
-        warn_if_uncovered(self.name, self.caveat, checked.given_probabilities)
+        if self.caveat:
+            warn_if_uncovered(self.name, self.caveat, checked.given_probabilities)
         delta = self.update(state, checked)
         state.last_seen[checked.clients] = round.index
         state.round = round.index + 1

@@ -19,7 +19,7 @@ class OutsideCoverage(UserWarning):
 
 def warn_if_uncovered(name: str, caveat: str, p: Float | None) -> None:
     """Warn when a rule with a caveat meets participants whose p_i differ; once per rule and process."""
-    if not caveat or name in said or p is None or len(p) < 2 or p.max() <= _DIFFERENT * p.min():
+    if name in said or p is None or len(p) < 2 or p.max() <= _DIFFERENT * p.min():
         return
     said.add(name)
     text = f"{name} {caveat}; here the p_i differ ({p.min():.3g} to {p.max():.3g})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -54,16 +55,21 @@ class FedStale(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        betas.make(self.beta)
+        self._chooser  # noqa: B018 - a β that is none is refused here
+
+    @cached_property
+    def _chooser(self) -> betas.Beta:
+        """What chooses β."""
+        return betas.make(self.beta)
 
     def start(self, state: State) -> RuleState:
         """No update is remembered yet, and nothing is known of β."""
-        chooser = betas.make(self.beta)
+        chooser = self._chooser
         return StaleState(stale=state.remember(), beta=chooser.init(state), per_client=chooser.per_client)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Eq. 9: the stale term of everybody, and the correction by those who came."""
-        chooser, own = betas.make(self.beta), state.own(StaleState)
+        chooser, own = self._chooser, state.own(StaleState)
         if own.per_client != chooser.per_client:
             made = "a β for each client" if own.per_client else "one β for all clients"
             raise fail("beta", self.beta, f"the state was made with {made}, and its sums are weighted with it")
