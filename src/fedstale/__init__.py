@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import beta, memory, participation, randomness, rules, theory
+from . import beta, memory, participation, randomness, rules, theory, theta
 from ._lazy import lazy
 from ._version import __version__
 from .checks import InvalidInput
 from .federation import Federation, Round
 from .participation import Bernoulli, FedAUEstimator
-from .rules import FedAvg, FedStale, FedVARP, Rule, UnbiasedFedAvg, UnbiasedFedVARP
+from .rules import FedAvg, FedStale, FedVARP, Rule, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
 from .state import State
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = [
     "Rule",
     "Simulation",
     "State",
+    "TemperedFedStale",
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
     "__version__",
@@ -48,6 +49,7 @@ __all__ = [
     "sweeps",
     "tasks",
     "theory",
+    "theta",
     "training",
 ]
 

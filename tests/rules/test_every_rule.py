@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedstale as fs
-from fedstale import participation, rules
+from fedstale import participation, rules, theta
 from fedstale.rules import ServerAdaptive
 from tests.everything import everything
 
@@ -26,6 +26,9 @@ RULES: list[fs.Rule] = [
     fs.FedStale(beta="auto"),
     fs.FedStale(beta="auto-per-client"),
     fs.FedStale(beta="theory"),
+    rules.TemperedFedStale(),
+    rules.TemperedFedStale(theta=0.5, refresh=0.25, beta="auto"),
+    rules.TemperedFedStale(theta=theta.AutoTheta(sample=7), refresh=0.0, self_normalised=True),
     rules.FedAU(cutoff=4),
     rules.FedAU(cutoff=None),
     rules.MIFA(),

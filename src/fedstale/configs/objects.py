@@ -22,6 +22,7 @@ import numpy as np
 from .. import beta as betas
 from .. import participation as who
 from .. import rules
+from .. import theta as thetas
 from ..checks import InvalidInput, choose, fail, unknown
 from ..tasks.quadratic import Quadratic
 from ..training.local import LocalTraining
@@ -45,6 +46,8 @@ CLASSES: dict[str, type[Any]] = {
         betas.Constant,
         betas.Schedule,
         *betas.NAMES.values(),
+        thetas.ConstantTheta,
+        thetas.AutoTheta,
         who.KnownProbabilities,
         who.FedAUEstimator,
         who.BetaFrequency,

@@ -56,7 +56,7 @@ def short_rule(rule: rules.Rule) -> dict[str, Config]:
                 options[field.name] = to_config(value)
     short: dict[str, Config] = {"rule": outermost.name, "rule_options": options}
     options.pop("beta", None)
-    if isinstance(base, rules.FedStale):
+    if isinstance(base, (rules.FedStale, rules.TemperedFedStale)):
         beta = short_beta(base.beta)
         if type(base) is rules.FedStale or beta != type(base).beta:  # U-FedVARP with β = 1 goes without saying
             short["beta"] = beta

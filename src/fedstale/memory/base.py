@@ -83,6 +83,10 @@ class StaleMemory(ABC):
     def rows(self, clients: ArrayLike) -> Float:
         """Return the clients' h_i as float64, shape (n, d); zeros for a client never seen."""
 
+    def entries(self, clients: Ints, columns: Ints) -> Float:
+        """Return some entries of the clients' h_i as float64, shape (n, columns); zeros for a client never seen."""
+        return self.rows(clients)[:, columns]
+
     @abstractmethod
     def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
         """Mix the round's rows and prepare the replacement h_i ← Δ_i; `PreparedExchange.commit` makes it happen.

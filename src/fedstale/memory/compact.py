@@ -57,13 +57,16 @@ class Compact(StaleMemory):
         """Mix fresh updates and stored ones."""
         count = len(fresh)
         sums = kernel.Sums(mix.total * self.total, self.total, np.zeros(count), np.zeros(count))
+        kept = fresh if mix.refresh is None else np.empty((count, self.num_params))
         for columns in self._columns():
             u, h = block(fresh, columns), self.stale(clients, columns)
+            if mix.refresh is not None:
+                kept[:, columns] = kernel.refreshed(u, h, mix.refresh)
             sums.mix[columns] += mix.fresh @ u - mix.stale @ h
             if mix.statistics:
                 sums.inner += np.einsum("ij,ij->i", u, h)
                 sums.stale_sq += np.einsum("ij,ij->i", h, h)
-        return _CompactExchange(self, clients, fresh, mix.masses, sums)
+        return _CompactExchange(self, clients, list(kept), mix.masses, sums)
 
     def _columns(self) -> list[slice]:
         step = kernel.COLUMNS

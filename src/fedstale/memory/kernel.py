@@ -62,6 +62,8 @@ class Mix:
     """the a_i with which the new rows count in the running sum from now on, shape (|S|,)"""
     statistics: bool = False
     """whether ⟨Δ_i, h_i⟩ and ‖h_i‖² are wanted"""
+    refresh: Float | None = None
+    """r_i of h_i ← h_i + r_i (Δ_i − h_i), shape (|S|,); None for h_i ← Δ_i"""
 
 
 @dataclass
@@ -71,11 +73,17 @@ class Sums:
     mix: Float
     """c Σ_i a_i h_i + Σ_S (u_i Δ_i − v_i h_i)"""
     total: Float
-    """Σ_i a_i h_i over all clients after the replacement h_i ← Δ_i"""
+    """Σ_i a_i h_i over all clients after the replacement of the participants' rows"""
     inner: Float
     """⟨Δ_i, h_i⟩"""
     stale_sq: Float
     """‖h_i‖²"""
+
+
+def refreshed(u: Float, h: Float, rate: Float) -> Float:
+    """h_i + r_i (Δ_i − h_i), row by row; Δ_i itself, to the bit, where r_i = 1."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(rate[:, None] == 1.0, u, h + rate[:, None] * (u - h))
 
 
 def exchange(
@@ -89,7 +97,7 @@ def exchange(
     total: Float,
     out: Float,
 ) -> Sums:
-    """Mix fresh and stale rows, write the fresh ones to `target`, and the moved running total to `out`.
+    """Mix fresh and stale rows, write the new ones to `target`, and the moved running total to `out`.
 
     `stale[i]` is None for a client never seen before (h_i = 0). `target` never overlaps `stale`, and `total`
     is not touched: until the caller makes the result current, nothing has happened. A fresh row that was
@@ -99,7 +107,7 @@ def exchange(
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
     np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
-    exact = all(precision.keeps(row.dtype) for row in fresh)
+    exact = mix.refresh is None and all(precision.keeps(row.dtype) for row in fresh)
     store = np.copyto if exact else lambda slot, row: precision.store(row, slot)
     stored = [row.ctypes.data == slot.ctypes.data for row, slot in zip(fresh, target, strict=True)]
     u_weights, h_weights = np.stack([mix.fresh, mix.masses]), np.stack([mix.stale, old_masses])
@@ -114,8 +122,11 @@ def exchange(
                 h[k] = 0.0
             else:
                 precision.load(old[columns], h[k])
-            if not stored[i]:
+            if mix.refresh is None and not stored[i]:
                 store(target[i][columns], row)
+        if mix.refresh is not None:
+            for i, row in zip(range(some.start, some.stop), refreshed(u, h, mix.refresh[some]), strict=True):
+                precision.store(row, target[i][columns])
         moved = _sums(u_weights[:, some], u)
         if mix.statistics:
             sums.inner[some] += _dots(u, h)

@@ -86,11 +86,20 @@ class Memory(StaleMemory):
                 self.precision.load(self._rows.row(int(self.slots[client])), result[k])
         return result
 
+    def entries(self, clients: Ints, columns: Ints) -> Float:
+        """Return some entries of the clients' rows, without reading the others."""
+        self._rows.check()
+        result = np.zeros((len(clients), len(columns)))
+        for k, slot in enumerate(self.slots[clients]):
+            if slot >= 0:
+                self.precision.load(self._rows.row(int(slot))[columns], result[k])
+        return result
+
     def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
         """Mix the round's rows in one pass and write the new ones to spare slots."""
         self._rows.check()
         slots = [int(slot) for slot in self.slots[clients]]
-        target = self._targets(fresh)
+        target = self._targets(fresh, in_place=mix.refresh is None)
         sums = kernel.exchange(
             fresh,
             [None if slot < 0 else self._rows.row(slot) for slot in slots],
@@ -122,13 +131,16 @@ class Memory(StaleMemory):
         reused = self._free[max(0, len(self._free) - count) :]
         return reused + list(range(self._end, self._end + count - len(reused)))
 
-    def _targets(self, fresh: Sequence[NDArray[Any]]) -> list[int]:
-        """Slots for new rows: the one that a row was computed in, or a spare one that nobody has borrowed."""
+    def _targets(self, fresh: Sequence[NDArray[Any]], *, in_place: bool) -> list[int]:
+        """Slots for new rows: the one that a row was computed in, or a spare one that nobody has borrowed.
+
+        A row that is stored otherwise than it came is not written over it (`in_place` is False): a round may be refused.
+        """
         if not self._borrowed:
             return self._spare(len(fresh))
         borrowed = set(self._borrowed.values())
         others = (slot for slot in self._spare(len(fresh) + len(borrowed)) if slot not in borrowed)
-        slots = (self._borrowed.get(row.ctypes.data) for row in fresh)
+        slots = (self._borrowed.get(row.ctypes.data) if in_place else None for row in fresh)
         return [next(others) if slot is None else slot for slot in slots]
 
     def _move(self, clients: Ints, target: list[int], masses: Float) -> None:

@@ -34,6 +34,7 @@ from .server_optimizers import (
 from .spider import SPIDER
 from .stale import FedStale, FedVARP, UnbiasedFedVARP
 from .svrg import SVRG
+from .tempered import TemperedFedStale
 from .wrapped import WrappedRule
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "ServerMomentum",
     "ServerOptimizer",
     "ServerYogi",
+    "TemperedFedStale",
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
     "WaitingMIFA",
@@ -84,6 +86,7 @@ _ALL: tuple[type[Rule], ...] = (
     FedVARP,
     UnbiasedFedVARP,
     FedStale,
+    TemperedFedStale,
     FedAU,
     MIFA,
     WaitingMIFA,

@@ -23,6 +23,10 @@ from .averaging import round_weights
 from .base import Rule, refuse_non_finite
 
 
+BetaLike = float | str | betas.Beta | Mapping[int, float] | Callable[[int], float]
+"""What a user may write for β."""
+
+
 @dataclass(eq=False, kw_only=True)
 class StaleState(MemoryState):
     """What FedStale remembers."""
@@ -47,7 +51,7 @@ class FedStale(Rule):
         or a `fedstale.beta.Beta`.
     """
 
-    beta: float | str | betas.Beta | Mapping[int, float] | Callable[[int], float] = "auto"
+    beta: BetaLike = "auto"
 
     name: ClassVar[str] = "fedstale"
     memory: ClassVar[bool] = True
@@ -83,7 +87,7 @@ class FedStale(Rule):
         exchange = own.stale.prepare_exchange(round.clients, round.updates, mix)
         refuse_non_finite(round, exchange.sums.mix)
         exchange.commit()
-        _learn(chooser, of_beta, round, exchange.sums)
+        learn(chooser, of_beta, round, exchange.sums)
         state.report["beta"] = beta
         return exchange.sums.mix
 
@@ -96,14 +100,14 @@ class FedStale(Rule):
         mix = Mix(weights, beta * weights, 1.0 / federation.total_mass, np.zeros(round.size), statistics=True)
         exchange = own.stale.prepare_exchange(round.clients, round.updates, mix)
         refuse_non_finite(round, exchange.sums.mix)
-        _learn(chooser, of_beta, round, exchange.sums)
+        learn(chooser, of_beta, round, exchange.sums)
         exchange.weigh(federation.masses(round.clients) * chooser.of_clients(of_beta, round.clients))
         exchange.commit()
         state.report["beta"] = float(beta.mean()) if round.size else chooser.value(of_beta, round.index)
         return exchange.sums.mix
 
 
-def _learn(chooser: betas.Beta, state: State, round: CheckedRound, sums: Sums) -> None:
+def learn(chooser: betas.Beta, state: State, round: CheckedRound, sums: Sums) -> None:
     """Let β learn from a round that has something to say; squares of huge numbers may overflow, and then it has not."""
     if round.size and np.isfinite(sums.inner).all() and np.isfinite(sums.stale_sq).all():
         chooser.observe(state, round, sums)

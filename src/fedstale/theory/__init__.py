@@ -28,6 +28,7 @@ from .optimum import (
     optimal_beta_from_moments,
 )
 from .steps import StepSizeLimits, check_step_sizes, step_size_limits
+from .tempered import tempered_bias, tempered_noise
 from .upper import Problem, UpperBound, upper_bound
 
 __all__ = [
@@ -65,6 +66,8 @@ __all__ = [
     "reach_bound",
     "simulate_reach",
     "step_size_limits",
+    "tempered_bias",
+    "tempered_noise",
     "update_variance_bound",
     "upper_bound",
 ]

@@ -1,0 +1,124 @@
+"""The tempered family: every rule between MIFA and FedStale, with a memory that averages.
+
+    Δ = β Σ_i α_i m_i + Σ_S (α_i/p_i^θ)(Δ_i − β m_i),   then   m_i ← m_i + r_i (Δ_i − m_i),  r_i = max(1/visits_i, r)
+
+θ = 1 is FedStale (Rodio & Neglia, ECAI 2024, Eq. 8), with β = 0 U-FedAvg and with β = 1 U-FedVARP, where r = 1; θ = 0,
+β = 1, r = 1 is MIFA (Gu et al., NeurIPS 2021). θ < 1 is biased by a multiple of what the memory does not foretell, which
+vanishes as the memory gets right, where FedAvg's bias stays; and it has less noise: fedstale.theory.tempered has both,
+exactly. A running mean instead of the last update averages the noise of local training away (as DIANA's memories do,
+Mishchenko et al., 2019) and costs no more memory. Weights that are divided by their sum are Hájek's, of survey sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .. import beta as betas
+from .. import theta as thetas
+from ..checks import Float, fail, number
+from ..federation import CheckedRound, Ints
+from ..memory.kernel import Mix
+from ..rule_state import MemoryState, RuleState, per_client
+from ..state import State
+from .base import Rule, refuse_non_finite
+from .stale import BetaLike, learn
+
+
+@dataclass(eq=False, kw_only=True)
+class TemperedState(MemoryState):
+    """What the tempered family remembers."""
+
+    beta: RuleState
+    """of the choice of β"""
+    theta: RuleState
+    """of the choice of θ"""
+    visits: Ints = per_client()
+    """how often each client came, shape (N,)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperedFedStale(Rule):
+    """Δ = β Σ_i α_i m_i + Σ_S (α_i/p_i^θ)(Δ_i − β m_i), then m_i ← m_i + r_i (Δ_i − m_i) for i ∈ S.
+
+    Parameters
+    ----------
+    beta
+        How much of the memory counts, as for `FedStale`, but not one for each client; 1 by default.
+    theta
+        How strongly rarity is corrected: a number in [0, 1], or "auto" (default): `fedstale.theta`.
+    refresh
+        r, the least weight of the newest update in a client's memory: 1 remembers the last update alone, and
+        r → 0 the mean of all.
+    self_normalised
+        Whether the weights of those who came are divided by their sum.
+    """
+
+    beta: BetaLike = 1.0
+    theta: float | str | thetas.Theta = "auto"
+    refresh: float = 0.5
+    self_normalised: bool = False
+
+    name: ClassVar[str] = "tempered"
+    memory: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if betas.make(self.beta).per_client:
+            raise fail("beta", self.beta, "the tempered family has one β for all clients")
+        thetas.make(self.theta)
+        number("refresh", self.refresh, 0.0, 1.0)
+
+    def start(self, state: State) -> RuleState:
+        """Nobody came yet, and nothing is known of β and θ."""
+        return TemperedState(
+            stale=state.remember(),
+            beta=betas.make(self.beta).init(state),
+            theta=thetas.make(self.theta).init(state),
+            visits=np.zeros(state.federation.num_clients, dtype=np.int64),
+        )
+
+    def update(self, state: State, round: CheckedRound) -> Float:
+        """The memory of everybody, and the correction by those who came."""
+        own, federation = state.own(TemperedState), state.federation
+        to_beta, of_beta = betas.make(self.beta), state.inside(own.beta)
+        to_theta, of_theta = thetas.make(self.theta), state.inside(own.theta)
+        beta, theta = to_beta.value(of_beta, round.index), to_theta.value(of_theta)
+        weights = self._weights(round, theta)
+        visits = own.visits[round.clients] + 1
+        rates = np.maximum(1.0 / visits, self.refresh)
+        mix = Mix(
+            weights,
+            beta * weights,
+            beta / federation.total_mass,
+            federation.masses(round.clients),
+            to_beta.statistics,
+            None if (rates == 1.0).all() else rates,
+        )
+        prepared = own.stale.prepare_exchange(round.clients, round.updates, mix)
+        refuse_non_finite(round, prepared.sums.mix)
+        again = np.flatnonzero((visits > 1) & (round.probabilities < 1.0))
+        residuals = self._residuals(own, round, again, to_theta.columns(federation.num_params), beta)
+        prepared.commit()
+        learn(to_beta, of_beta, round, prepared.sums)
+        to_theta.observe(of_theta, round.index, round.alpha[again], round.probabilities[again], residuals)
+        own.visits[round.clients] = visits
+        state.report |= {"beta": beta, "theta": theta}
+        return prepared.sums.mix
+
+    def _weights(self, round: CheckedRound, theta: float) -> Float:
+        """α_i/p_i^θ, or with the sum 1."""
+        weights: Float = round.alpha / round.probabilities**theta
+        total = float(weights.sum())
+        return weights / total if self.self_normalised and total > 0 else weights
+
+    def _residuals(self, own: TemperedState, round: CheckedRound, which: Ints, columns: Ints, beta: float) -> Float:
+        """Some entries of Δ_i − β m_i for some of those who came, with m_i as it was before the round."""
+        result = np.empty((len(which), len(columns)))
+        if result.size:
+            for row, k in zip(result, which, strict=True):
+                row[:] = round.updates[int(k)][columns]
+            result -= beta * own.stale.entries(round.clients[which], columns)
+        return result
