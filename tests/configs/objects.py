@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fedstale import beta, participation, rules
+from fedstale import beta, participation, rules, theta
 from fedstale.configs import CLASSES
 from fedstale.tasks.quadratic import Quadratic
 from fedstale.training.local import LocalTraining
@@ -38,9 +38,21 @@ betas: dict[str, st.SearchStrategy[Any]] = {
 table = st.dictionaries(st.integers(0, 99), unit, min_size=1, max_size=3)
 any_beta = unit | st.sampled_from(["auto", "auto-per-client", "theory", "0.5"]) | table | st.one_of(*betas.values())
 
+thetas: dict[str, st.SearchStrategy[Any]] = {
+    "ConstantTheta": st.builds(theta.ConstantTheta, unit),
+    "AutoTheta": st.builds(theta.AutoTheta, unit, count),
+}
+common_beta = unit | st.sampled_from(["auto", "theory", "0.5"]) | table | betas["Auto"] | betas["Theory"]
+
 options: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "FedStale": {"beta": any_beta},
     "UnbiasedFedVARP": {"beta": any_beta},
+    "TemperedFedStale": {
+        "beta": common_beta,
+        "theta": unit | st.sampled_from(["auto", "0.5"]) | st.one_of(*thetas.values()),
+        "refresh": unit,
+        "self_normalised": st.booleans(),
+    },
     "FedAU": {"cutoff": st.none() | count},
     "FedLaAvg": {"m": st.none() | count},
     "AFACD": {"max_delay": st.integers(0, 5), "seed": seeds},
@@ -134,5 +146,5 @@ others: dict[str, st.SearchStrategy[Any]] = {
         LocalTraining, positive, st.none() | count, batch_size=count, momentum=st.floats(0, 0.9), weight_decay=unit
     ),
 }
-every = plain_rules | wrappers | betas | estimators | processes | selections | others
+every = plain_rules | wrappers | betas | thetas | estimators | processes | selections | others
 missing = CLASSES.keys() - every.keys()

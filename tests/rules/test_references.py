@@ -97,6 +97,46 @@ def fedstale(beta: float) -> Reference:
     return reference
 
 
+def tempered(theta: float | None, beta: float, refresh: float, normalised: bool = False) -> Reference:
+    """θ = None is "auto": the least of five costs, each the growth of a sum of biases plus the noise."""
+
+    def reference(sets: Sets) -> list[Array]:
+        m, visits, grid = np.zeros((N, D)), np.zeros(N), (0.0, 0.25, 0.5, 0.75, 1.0)
+        cost = {k: [0.0, 0.0] for k in grid}
+        past, away = {k: np.zeros(D) for k in grid}, [0.0, 0.0]
+
+        def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+            fresh = {int(i): train(i, w) for i in came}
+            if theta is None:
+                used = min(grid, key=lambda k: max(cost[k][0], 0) + cost[k][1]) if cost[0.0][1] > 0 else 0.5
+            else:
+                used = theta
+            weights = {i: ALPHA[i] / P[i] ** used for i in fresh}
+            total = sum(weights.values()) if normalised else 1.0
+            delta = beta * ALPHA @ m
+            for i in fresh:
+                delta = delta + weights[i] / total * (fresh[i] - beta * m[i])
+            again = [i for i in fresh if visits[i]]
+            away[0] += sum((1 - P[i]) / P[i] ** 2 for i in again)
+            away[1] += sum((1 - P[i]) / P[i] for i in again)
+            for k in grid:
+                bias = np.zeros(D)
+                for i in again:
+                    e = fresh[i] - beta * m[i]
+                    bias = bias + ALPHA[i] / P[i] * (1 - P[i] ** (1 - k)) * e
+                    cost[k][1] += (t + 1) * ALPHA[i] ** 2 * (1 - P[i]) * P[i] ** (-2 * k) * float(e @ e)
+                cost[k][0] += (t + 1) * 2 * float(bias @ past[k])
+                past[k] = bias + (past[k] * (1 - away[1] / away[0]) if away[0] else 0.0)
+            for i in fresh:
+                visits[i] += 1
+                m[i] += max(1 / visits[i], refresh) * (fresh[i] - m[i])
+            return np.asarray(delta)
+
+        return rounds(sets, one)
+
+    return reference
+
+
 def fedau(cutoff: int) -> Reference:
     def reference(sets: Sets) -> list[Array]:
         gap = [0] * N
@@ -276,6 +316,9 @@ PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("fedvarp"), fedvarp),
     (rules.make("u-fedvarp"), fedstale(1.0)),
     (rules.make("fedstale", beta=0.4), fedstale(0.4)),
+    (rules.make("tempered"), tempered(None, 1.0, 0.5)),
+    (rules.make("tempered", beta=0.7, theta=0.3, refresh=0.2), tempered(0.3, 0.7, 0.2)),
+    (rules.make("tempered", theta=0.5, self_normalised=True), tempered(0.5, 1.0, 0.5, normalised=True)),
     (rules.make("fedau", cutoff=4), fedau(4)),
     (rules.make("mifa"), mifa(wait=False)),
     (rules.make("mifa-wait"), mifa(wait=True)),

@@ -10,6 +10,7 @@ import pytest
 import fedstale as fs
 from fedstale import rules, theory
 from fedstale.checks import InvalidInput
+from fedstale.memory import Memory
 from tests.enumeration import Array, outcomes
 
 N, D = 5, 7
@@ -117,6 +118,7 @@ def test_refused_round_leaves_borrowed_rows_as_they_are() -> None:
     state = rule.init(fs.Federation(N, D))
     for t in range(3):
         rule.combine(state, fs.Round(t, [0, 1], np.ones((2, D), np.float32), probabilities=[1.0, 0.5]))
+    assert isinstance(state.memory, Memory)
     rows = state.memory.borrow_rows(2, np.dtype(np.float32))
     assert rows is not None
     rows[0][:], rows[1][:] = 3.0, np.nan
@@ -139,7 +141,14 @@ def test_self_normalised_weights_sum_to_one() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"theta": 1.5}, {"theta": "best"}, {"theta": True}, {"refresh": -0.1}, {"refresh": 2.0}, {"beta": "auto-per-client"}],
+    [
+        {"theta": 1.5},
+        {"theta": "best"},
+        {"theta": True},
+        {"refresh": -0.1},
+        {"refresh": 2.0},
+        {"beta": "auto-per-client"},
+    ],
     ids=repr,
 )
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:

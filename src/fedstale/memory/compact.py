@@ -57,7 +57,7 @@ class Compact(StaleMemory):
         """Mix fresh updates and stored ones."""
         count = len(fresh)
         sums = kernel.Sums(mix.total * self.total, self.total, np.zeros(count), np.zeros(count))
-        kept = fresh if mix.refresh is None else np.empty((count, self.num_params))
+        kept = np.empty((0 if mix.refresh is None else count, self.num_params))
         for columns in self._columns():
             u, h = block(fresh, columns), self.stale(clients, columns)
             if mix.refresh is not None:
@@ -66,7 +66,7 @@ class Compact(StaleMemory):
             if mix.statistics:
                 sums.inner += np.einsum("ij,ij->i", u, h)
                 sums.stale_sq += np.einsum("ij,ij->i", h, h)
-        return _CompactExchange(self, clients, list(kept), mix.masses, sums)
+        return _CompactExchange(self, clients, fresh if mix.refresh is None else list(kept), mix.masses, sums)
 
     def _columns(self) -> list[slice]:
         step = kernel.COLUMNS

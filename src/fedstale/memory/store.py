@@ -134,7 +134,7 @@ class Memory(StaleMemory):
     def _targets(self, fresh: Sequence[NDArray[Any]], *, in_place: bool) -> list[int]:
         """Slots for new rows: the one that a row was computed in, or a spare one that nobody has borrowed.
 
-        A row that is stored otherwise than it came is not written over it (`in_place` is False): a round may be refused.
+        A row that is stored otherwise than it came (not `in_place`) is not written over it: a round may be refused.
         """
         if not self._borrowed:
             return self._spare(len(fresh))

@@ -22,7 +22,6 @@ from ..state import State
 from .averaging import round_weights
 from .base import Rule, refuse_non_finite
 
-
 BetaLike = float | str | betas.Beta | Mapping[int, float] | Callable[[int], float]
 """What a user may write for β."""
 
