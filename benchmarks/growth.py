@@ -204,7 +204,7 @@ def draw(rows: list[dict[str, object]], images: Path) -> None:
     """One picture a curve: log-log, every line with its name beside it."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    from fedstale.analysis.palette import COLOURS as palette
+    from fedstale.analysis import COLOURS as palette
     from fedstale.figures import pyplot
 
     plt = pyplot()

@@ -96,9 +96,9 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
         axes["all"].legend(loc="best", fontsize=8)
     else:  # too many for a corner of the plot
         figure.legend(*axes["all"].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=7)
-    chosen, seeds = comparison.settings, len(comparison.seeds)
+    settings, seeds = comparison.settings, len(comparison.seeds)
     figure.suptitle(
-        f"{chosen.task_name}: {chosen.num_clients} clients, rare half comes with p = {chosen.p_min:g}, "
+        f"{settings.task_name}: {settings.num_clients} clients, rare half comes with p = {settings.p_min:g}, "
         f"label swap {comparison.swap_text}, " + (f"{seeds} seeds (mean ± standard error)" if seeds > 1 else "1 seed"),
         fontsize=10,
     )

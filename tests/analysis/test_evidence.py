@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedstale.analysis.evidence import EXACT, NONE, Evidence, all_positive, any_of, by_flips, holm, signs
+from fedstale.analysis.evidence import _EXACT, NONE, Evidence, all_positive, any_of, by_flips, holm, signs
 
 
 def test_all_signs_are_listed_once_and_the_data_come_first() -> None:
     assert signs(3).tolist()[0] == [1.0, 1.0, 1.0]
     assert len({tuple(row) for row in signs(3).tolist()}) == 8
-    many = signs(EXACT + 5)
+    many = signs(_EXACT + 5)
     assert (many[0] == 1.0).all()
-    assert len(many) == 2**EXACT
+    assert len(many) == 2**_EXACT
 
 
 @pytest.mark.parametrize("seeds", [3, 6, 9])

@@ -53,7 +53,7 @@ class Live:
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    monkeypatch.setattr("fedstale.board.page.INTERVAL_MS", 500)
+    monkeypatch.setattr("fedstale.board.page._INTERVAL_MS", 500)
     folder = tmp_path / "store"
     with Store.open(folder) as store:
         fill_sweep(store)

@@ -21,7 +21,7 @@ import pytest
 
 from fedstale.board import make_app, server
 from fedstale.board.callbacks import short
-from fedstale.board.security import LARGEST_BODY, Hosts
+from fedstale.board.security import _LARGEST_BODY, Hosts
 from fedstale.board.server import Board, listen
 from fedstale.board.source import Source
 from fedstale.checks import InvalidInput
@@ -280,7 +280,7 @@ def request_of(board: Board, *lines: str) -> bytes:
     return "\r\n".join([*lines, f"Host: 127.0.0.1:{board.port}", "", ""]).encode()
 
 
-@pytest.mark.parametrize("header", [f"Content-Length: {LARGEST_BODY + 1}", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("header", [f"Content-Length: {_LARGEST_BODY + 1}", "Transfer-Encoding: chunked"])
 def test_a_body_that_is_too_large_or_has_no_length_is_not_read(serving: Board, header: str) -> None:
     with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as opened:
         opened.sendall(request_of(serving, "POST /_dash-update-component HTTP/1.1", header))
@@ -288,7 +288,7 @@ def test_a_body_that_is_too_large_or_has_no_length_is_not_read(serving: Board, h
 
 
 def test_connections_are_limited_and_room_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS", 3)
+    monkeypatch.setattr(server, "_CONNECTIONS", 3)
     board = Board(folder, port=0)
     thread = threading.Thread(target=board.serve)
     thread.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstale.cli.chart import BLOCKS, chart, columns, spark
+from fedstale.cli.chart import _BLOCKS, chart, columns, spark
 from fedstale.store import Store
 
 ROUNDS = np.arange(50.0)
@@ -68,7 +68,7 @@ def test_columns_are_means_by_round_not_by_entry() -> None:
 
 
 def test_spark_from_low_to_high() -> None:
-    assert spark(np.arange(8.0), np.arange(8.0), width=8) == BLOCKS
+    assert spark(np.arange(8.0), np.arange(8.0), width=8) == _BLOCKS
 
 
 def test_show_in_a_terminal_without_unicode(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def test_p_values_are_uniform_where_chance_alone_decides() -> None:
     leads, slopes = [], []
     for world in range(100):
         grid = table(noise(world), seeds=7, **FIXED)
-        leads.append(claims.prevailing(claims.deviations(grid, list(grid.cells)))[0].in_favour)
-        slopes.append(claims.trend(grid, list(grid.cells), 1, lambda place: math.log10(ratio(place[0])), -1.0)[2].p)
+        leads.append(claims._prevailing(claims._deviations(grid, list(grid.cells)))[0].in_favour)
+        slopes.append(claims._trend(grid, list(grid.cells), 1, lambda place: math.log10(ratio(place[0])), -1.0)[2].p)
     smooth = (
         np.array(leads) - np.random.default_rng(0).random(100) / 2**7
     )  # from steps of 1/128 to a continuous variable
@@ -135,15 +135,15 @@ def test_one_end_that_is_far_behind_makes_no_finding() -> None:
     found = []
     for world in range(100):
         grid = table(noise(world, slopes=0.0, far_behind=1.0), seeds=7, **FIXED)
-        found.append(claims.prevailing(claims.deviations(grid, list(grid.cells)))[0].p)
+        found.append(claims._prevailing(claims._deviations(grid, list(grid.cells)))[0].p)
     assert stats.kstest(found, "uniform", alternative="greater").pvalue > 0.01
 
 
 def test_what_chance_gives_depends_on_the_runs() -> None:
     """Where a seed's accuracies are a slope in β and little else, the ends win: three of five β do not win 60 %."""
     steep, flat = (table(noise(1, slopes=slopes)) for slopes in (5.0, 0.0))
-    assert claims.wins_by_chance(claims.deviations(steep, list(steep.cells))) < 0.3
-    assert claims.wins_by_chance(claims.deviations(flat, list(flat.cells))) == pytest.approx(0.6, abs=0.07)
+    assert claims._wins_by_chance(claims._deviations(steep, list(steep.cells))) < 0.3
+    assert claims._wins_by_chance(claims._deviations(flat, list(flat.cells))) == pytest.approx(0.6, abs=0.07)
 
 
 def test_a_lead_that_is_more_than_chance() -> None:
@@ -153,10 +153,10 @@ def test_a_lead_that_is_more_than_chance() -> None:
         return quiet(p, swap, beta, seed, lr) - 0.02 * (0.0 if isinstance(beta, str) else (beta - 0.5) ** 2)
 
     grid = table(accuracy)
-    evidence, _ = claims.prevailing(claims.deviations(grid, list(grid.cells)))
+    evidence, _ = claims._prevailing(claims._deviations(grid, list(grid.cells)))
     assert evidence.p < 0.01
     grid = table(lambda *at: 1.8 - accuracy(*at))
-    assert claims.prevailing(claims.deviations(grid, list(grid.cells)))[0].against < 0.01
+    assert claims._prevailing(claims._deviations(grid, list(grid.cells)))[0].against < 0.01
 
 
 def test_guideline_b_does_not_rest_on_one_column() -> None:

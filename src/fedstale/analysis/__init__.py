@@ -14,11 +14,12 @@ from .curve import Curve, over_seeds
 from .estimate import Estimate, diverged_text
 from .heatmap import HeatMap, Square
 from .methods import METHOD_SETTINGS, config_label, method_label, method_order
-from .palette import Style, style, styles
+from .palette import COLOURS, Style, style, styles
 from .tail import TAIL, tail
 from .tuning import Cell, Measured, tuned
 
 __all__ = [
+    "COLOURS",
     "METHOD_SETTINGS",
     "TAIL",
     "Cell",

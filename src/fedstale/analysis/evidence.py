@@ -23,7 +23,7 @@ import numpy as np
 
 from ..checks import Float
 
-EXACT = 13
+_EXACT = 13
 """Up to so many seeds all 2^S signs are listed; beyond it, as many are drawn."""
 LEVEL = 0.05
 _NEAR = 1e-12
@@ -75,10 +75,10 @@ NONE = Evidence(float("nan"), float("nan"))
 
 def signs(seeds: int) -> Float:
     """Return the signs to flip S seeds by, shape (M, S); the first row is all ones: the data as they are."""
-    if seeds <= EXACT:
+    if seeds <= _EXACT:
         flipped = np.arange(2**seeds)[:, None] >> np.arange(seeds) & 1
     else:
-        flipped = np.random.default_rng(0).integers(0, 2, (2**EXACT, seeds))
+        flipped = np.random.default_rng(0).integers(0, 2, (2**_EXACT, seeds))
         flipped[0] = 0
     return np.where(flipped, -1.0, 1.0).astype(np.float64)
 

@@ -13,10 +13,8 @@ from zlib import crc32
 
 from .methods import SAME_AS
 
-GREY, ORANGE, SKY, INDIGO, PINK, RED, GREEN, BROWN = COLOURS = (
-    *("#84909c", "#d87800", "#009ce4", "#6060d8"),
-    *("#b43ca8", "#cc2424", "#3c843c", "#906060"),
-)
+COLOURS = "#84909c", "#d87800", "#009ce4", "#6060d8", "#b43ca8", "#cc2424", "#3c843c", "#906060"
+GREY, _, SKY, INDIGO, _, RED, GREEN, BROWN = COLOURS
 DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 3), (8, 3, 2, 3), (14, 4), (14, 3, 2, 3))
 """Lengths of strokes and gaps in pixels; empty is a solid line."""
 
@@ -38,7 +36,7 @@ _METHODS = (
     # dashes and dots
     *("FedStale+adagrad β=auto", "FedStale+adam β=auto", "FedStale+momentum β=auto", "FedStale+yogi β=auto"),
 )
-_KNOWN = {label: place for place, label in enumerate(_METHODS)}
+_SLOTS = {label: slot for slot, label in enumerate(_METHODS)}
 _OTHERS = range(4 * len(COLOURS), len(DASHES) * len(COLOURS))
 """Styles that no method above has or will have: for all others."""
 
@@ -70,9 +68,9 @@ def style(method: str, repetition: int = 0) -> Style:
     """
     for label, same in SAME_AS.items():
         method = same if method == f"{label} ({same})" else method
-    place = _KNOWN.get(method, _OTHERS[crc32(method.encode()) % len(_OTHERS)])
+    slot = _SLOTS.get(method, _OTHERS[crc32(method.encode()) % len(_OTHERS)])
     more, dash = divmod(repetition, len(DASHES))
-    return Style(COLOURS[(place + more) % len(COLOURS)], DASHES[(place // len(COLOURS) + dash) % len(DASHES)])
+    return Style(COLOURS[(slot + more) % len(COLOURS)], DASHES[(slot // len(COLOURS) + dash) % len(DASHES)])
 
 
 def styles(methods: Sequence[str]) -> list[Style]:

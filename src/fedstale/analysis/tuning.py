@@ -18,8 +18,8 @@ from .estimate import Estimate
 if TYPE_CHECKING:
     from ..simulation.settings import Settings
 
-Key = tuple[tuple[str, str], ...]
-Edge = Literal["low", "high", "both"]
+_Key = tuple[tuple[str, str], ...]
+_Edge = Literal["low", "high", "both"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Cell:
     runs: tuple[Measured, ...]
     lr: float | None
     rates: dict[float | None, float]
-    at_edge: Edge | None = None
+    at_edge: _Edge | None = None
 
     @property
     def values(self) -> dict[int, float]:
@@ -93,25 +93,25 @@ class Cell:
         return self.estimate.error
 
 
-def setting_key(run: Measured, *leave_out: str) -> Key:
+def _setting_key(run: Measured, *leave_out: str) -> _Key:
     """Everything that the settings say but for some names."""
     return tuple((name, repr(value)) for name, value in run.settings.record().items() if name not in leave_out)
 
 
-def tuned(table: Iterable[Measured], chosen: Iterable[Cell] = ()) -> list[Cell]:
+def tuned(table: Iterable[Measured], tuned_on: Iterable[Cell] = ()) -> list[Cell]:
     """Group runs that differ only in rate and seed, and take the best rate of each group, in order of appearance.
 
     Parameters
     ----------
     table
         The finished runs.
-    chosen
+    tuned_on
         Cells of other seeds, on which the rates of these runs were chosen: they say whether a rate is at an edge.
     """
-    edges = {setting_key(cell.runs[0], "lr", "seed"): cell.at_edge for cell in chosen}
-    groups: dict[Key, dict[float | None, list[Measured]]] = {}
+    edges = {_setting_key(cell.runs[0], "lr", "seed"): cell.at_edge for cell in tuned_on}
+    groups: dict[_Key, dict[float | None, list[Measured]]] = {}
     for run in table:
-        rates = groups.setdefault(setting_key(run, "lr", "seed"), {})
+        rates = groups.setdefault(_setting_key(run, "lr", "seed"), {})
         rates.setdefault(run.settings.lr, []).append(run)
     cells = []
     for key, rates in groups.items():
@@ -126,7 +126,7 @@ def tuned(table: Iterable[Measured], chosen: Iterable[Cell] = ()) -> list[Cell]:
     return cells
 
 
-def _edge(best: float | None, known: Iterable[float | None]) -> Edge | None:
+def _edge(best: float | None, known: Iterable[float | None]) -> _Edge | None:
     others = [rate for rate in known if rate is not None and rate != best]
     low = best is None or not any(rate < best for rate in others)
     high = best is None or not any(rate > best for rate in others)

@@ -162,9 +162,9 @@ def _heat(app: Dash, source: Source, maps: HeatMaps) -> None:
             return (no_update,) * 6
         sweeps = {"": "all together", **{name: name for name in maps.sweeps()}}
         sweep = sweep if sweep in sweeps else ""
-        found = {one.key: one for one in maps.maps(sweep)}
+        found = {available.key: available for available in maps.maps(sweep)}
         key = given if given in found else next(iter(found), "")
-        listed = {one.key: f"{one.label} ({one.runs:,} runs)" for one in found.values()}
+        listed = {key: f"{available.label} ({available.runs:,} runs)" for key, available in found.items()}
         boxes = [page.select("sweep", "Sweep", sweeps, sweep), page.select("map", "Setting", listed or {"": "–"}, key)]
         if not key:
             note = "No finished runs here that differ in p_min or swap and have a β and a test accuracy."

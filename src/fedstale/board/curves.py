@@ -22,7 +22,7 @@ from .source import Source
 MOST = 24
 """Curves that are drawn at once: more cannot be told apart."""
 _POINTS = 600  # of one curve: more than a screen has
-AXES = {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}
+_AXES = {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}
 _DEFAULTS = make_settings().record()
 _SUMMED = {"bytes": ("bytes_up", "bytes_down"), "seconds": ("seconds",)}
 

@@ -202,7 +202,7 @@ def _trace(line: Line, label: str, style: Style, form: str) -> dict[str, Any]:
         "name": plain(label),
         "x": _list(line.x),
         "y": _list(line.mean),
-        "line": {"color": style.colour, "dash": dash_text(style), "width": 2},
+        "line": {"color": style.colour, "dash": _dash_text(style), "width": 2},
         "hovertemplate": "%{y" + form + "}",
     }
 
@@ -235,7 +235,7 @@ def _band(line: Line, colour: str, shade: float) -> dict[str, Any]:
     }
 
 
-def dash_text(style: Style) -> str:
+def _dash_text(style: Style) -> str:
     """Dashes as Plotly takes them."""
     return ",".join(f"{length}px" for length in style.dashes) or "solid"
 

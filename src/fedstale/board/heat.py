@@ -36,7 +36,7 @@ class _FinishedRun:
 
 
 @dataclass(frozen=True)
-class AvailableMap:
+class _AvailableMap:
     """A map that can be drawn: its key, what its runs have in common, and how many there are."""
 
     key: str
@@ -64,7 +64,7 @@ class HeatMaps:
         """The names of the sweeps, in the order of their newest runs."""
         return list(dict.fromkeys(info.sweep for info in self._source.runs.values() if info.sweep))
 
-    def maps(self, sweep: str = "") -> list[AvailableMap]:
+    def maps(self, sweep: str = "") -> list[_AvailableMap]:
         """The maps of a sweep (empty: of all runs), the largest first."""
         counts: dict[str, int] = {}
         labels: dict[str, str] = {}
@@ -75,7 +75,7 @@ class HeatMaps:
                 counts[run.map] = counts.get(run.map, 0) + 1
                 labels[run.map] = run.label
                 points.setdefault(run.map, set()).add((settings.p_min, settings.swap))
-        found = [AvailableMap(key, labels[key], count) for key, count in counts.items() if len(points[key]) > 1]
+        found = [_AvailableMap(key, labels[key], count) for key, count in counts.items() if len(points[key]) > 1]
         return sorted(found, key=lambda one: (-one.runs, one.label))
 
     def table(self, key: str, sweep: str = "") -> HeatMap:

@@ -10,7 +10,7 @@ from dash import dcc, html
 from ..analysis.heatmap import BEST
 from .filters import COLUMNS
 
-INTERVAL_MS = 2000
+_INTERVAL_MS = 2000
 """Between two looks at the store."""
 PAGE = 20
 """Runs of a page of the table."""
@@ -39,7 +39,7 @@ PANELS = {
     "probability": "Estimated against true p",
 }
 """Figures of the page by id."""
-STORES: dict[str, Any] = {
+_STORES: dict[str, Any] = {
     "view": "runs",
     "metric": "",
     "axis": "round",
@@ -52,7 +52,7 @@ STORES: dict[str, Any] = {
     "cell": None,
 }
 """What was chosen on the page, kept by the browser."""
-STAMPS = ("runs", "chosen", "map", "running", "rows")
+_STAMPS = ("runs", "chosen", "map", "running", "rows")
 
 _GRAPH = {
     "displaylogo": False,
@@ -78,15 +78,15 @@ def layout(folder: str, chosen: Sequence[str], counts: str, rows: Sequence[Any],
     rows, where, stamp
         The first page of the table, its place in the list, and its stamp.
     """
-    stores = [dcc.Store(id=name, data=value) for name, value in STORES.items()]
+    stores = [dcc.Store(id=name, data=value) for name, value in _STORES.items()]
     stores += [dcc.Store(id=f"{name}-figure") for name in PANELS]
-    stores += [dcc.Store(id=f"stamp-{name}", data=stamp if name == "rows" else "") for name in STAMPS]
+    stores += [dcc.Store(id=f"stamp-{name}", data=stamp if name == "rows" else "") for name in _STAMPS]
     return html.Div(
         [
             html.A("Skip to the curves", href="#chosen-heading", className="skip"),
             *stores,
             dcc.Store(id="chosen", data=list(chosen)),
-            dcc.Interval(id="interval", interval=INTERVAL_MS),
+            dcc.Interval(id="interval", interval=_INTERVAL_MS),
             _header(folder, counts),
             html.P(id="trouble", role="alert", className="trouble"),
             html.Main([_running(), _chooser(rows, where), _chosen()]),
@@ -117,7 +117,7 @@ def _running() -> Any:
 
 
 def _chooser(rows: Sequence[Any], where: str) -> Any:
-    view = segments("view", "Choose by", {"runs": "Runs", "sweep": "Heat map"}, "runs")
+    view = _segments("view", "Choose by", {"runs": "Runs", "sweep": "Heat map"}, "runs")
     return html.Section(
         [
             html.Div([html.H2("Choose", id="choose-heading"), view], className="bar"),
@@ -196,7 +196,7 @@ def _heat() -> list[Any]:
 
 
 def _chosen() -> Any:
-    axis = segments("axis", "x", {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}, "round")
+    axis = _segments("axis", "x", {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}, "round")
     controls = [html.Div(id="metric-box", className="field"), axis]
     return html.Section(
         [
@@ -246,7 +246,7 @@ def panel(name: str, controls: Sequence[Any] = (), *, tall: bool = False) -> Any
     )
 
 
-def segments(store: str, label: str, options: dict[str, str], value: str) -> Any:
+def _segments(store: str, label: str, options: dict[str, str], value: str) -> Any:
     """A row of buttons of which one is pressed."""
     buttons = [
         html.Button(text, **{"data-store": store, "data-value": key, "aria-pressed": str(key == value).lower()})

@@ -143,19 +143,21 @@ class Panels:
     def _diverged(self, curves: Sequence[Curve]) -> list[str]:
         """Say which curves end early, or have not even begun."""
         ended = [(curve, [info.diverged_in for info in curve.runs if info.diverged_in is not None]) for curve in curves]
-        told = [f"{curve.label}: {diverged_text(rounds, len(curve.runs))}" for curve, rounds in ended if rounds]
+        sentences = [f"{curve.label}: {diverged_text(rounds, len(curve.runs))}" for curve, rounds in ended if rounds]
         return (
-            [f"{'; '.join(told[:3])}{' …' if len(told) > 3 else ''}. × marks where such a curve ends."] if told else []
+            [f"{'; '.join(sentences[:3])}{' …' if len(sentences) > 3 else ''}. × marks where such a curve ends."]
+            if sentences
+            else []
         )
 
     def _ends(self, lines: Sequence[Drawn], metric: str) -> str:
         form = ".1%" if figures.share(metric) else ".4g"
-        told = [
+        sentences = [
             f"{label}: {format(float(one.mean[-1]), form)} "
             + (f"before it {one.ending}" if one.ending else "at the end")
             for label, _, one in lines
         ]
-        return "; ".join(told) + "."
+        return "; ".join(sentences) + "."
 
 
 def _group(name: str) -> int | None:

@@ -140,7 +140,7 @@ def _progress(info: RunInfo, pace: float | None) -> Any:
     if pace:
         text += f" · {pace:.3g} rounds/s"
         if info.rounds_total:
-            text += f" · {duration((info.rounds_total - info.rounds_done) / pace)} left"
+            text += f" · {_duration((info.rounds_total - info.rounds_done) / pace)} left"
     bar = html.Progress(
         value=str(info.rounds_done), max=str(info.rounds_total or 1), **{"aria-label": f"Progress of {name}"}
     )
@@ -156,7 +156,7 @@ def _progress(info: RunInfo, pace: float | None) -> Any:
     )
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Of the time that is left."""
     if seconds < 90:
         return f"{seconds:.0f} s"

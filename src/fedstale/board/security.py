@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-LARGEST_BODY = 4 << 20
+_LARGEST_BODY = 4 << 20
 """Bytes of a request: the state of the page is some kilobytes."""
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Hosts:
@@ -30,7 +30,7 @@ class Hosts:
     def __init__(self, host: str, port: int) -> None:
         self._port = port
         self._wildcard = host in ("0.0.0.0", "::", "")  # noqa: S104
-        names = [*LOOPBACK, f"[{host}]" if ":" in host else host]
+        names = [*_LOOPBACK, f"[{host}]" if ":" in host else host]
         if self._wildcard:
             names.append(socket.gethostname())
         self._names = {name.lower() for name in names if name}
@@ -100,7 +100,7 @@ def protect(server: Any, hosts: Hosts, script_hashes: Sequence[str]) -> None:
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     }
 
-    server.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
+    server.config["MAX_CONTENT_LENGTH"] = _LARGEST_BODY
 
     @server.before_request
     def refuse() -> Response | None:
@@ -108,7 +108,7 @@ def protect(server: Any, hosts: Hosts, script_hashes: Sequence[str]) -> None:
         own = origin is None or (origin.startswith("http://") and hosts.allow(origin.removeprefix("http://")))
         if not own or not hosts.allow(request.headers.get("Host")):
             return Response("This board answers only to its own address.\n", 403, mimetype="text/plain")
-        if (request.content_length or 0) > LARGEST_BODY or "Transfer-Encoding" in request.headers:
+        if (request.content_length or 0) > _LARGEST_BODY or "Transfer-Encoding" in request.headers:
             return Response("This request is too large.\n", 413, mimetype="text/plain")
         return None
 

@@ -22,7 +22,7 @@ from .heat import HeatMaps
 from .security import Hosts, protect
 from .source import Source
 
-CONNECTIONS = 64
+_CONNECTIONS = 64
 """Connections that are answered at once."""
 PATIENCE = 30.0
 """Seconds to wait for a client that has not finished its request."""
@@ -70,16 +70,16 @@ class _Plain(logging.Handler):
 
 
 def _log_plainly(*loggers: logging.Logger) -> None:
-    for one in loggers:
-        one.handlers, one.propagate = [_Plain()], False
-        one.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.handlers, logger.propagate = [_Plain()], False
+        logger.setLevel(logging.ERROR)
 
 
 class _Server(ThreadedWSGIServer):
-    """A thread for each connection, and no more of them than `CONNECTIONS`: who comes then is told to come again."""
+    """A thread for each connection, and no more of them than `_CONNECTIONS`: who comes then is told to come again."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        self._room = threading.BoundedSemaphore(_CONNECTIONS)
         super().__init__(*arguments, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:

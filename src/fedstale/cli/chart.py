@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ..checks import Float
 
-BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
-DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+_BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+_DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 """The bits of the eight dots of a braille character (U+2800 + bits), four rows of two."""
 
 
@@ -21,9 +21,9 @@ def columns(rounds: Float, values: Float, count: int) -> Float:
     if not at.size:
         return np.full(count, np.nan)
     first, last = at[0], max(at[-1], at[0] + 1)
-    place = np.minimum(((at - first) / (last - first) * count).astype(int), count - 1)
-    number = np.bincount(place, minlength=count)
-    total = np.bincount(place, weights=known, minlength=count)
+    column = np.minimum(((at - first) / (last - first) * count).astype(int), count - 1)
+    number = np.bincount(column, minlength=count)
+    total = np.bincount(column, weights=known, minlength=count)
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
@@ -75,7 +75,7 @@ def chart(
 def spark(rounds: Float, values: Float, *, width: int = 40, ascii_only: bool = False) -> str:
     """Draw a curve in one line of blocks, the lowest for the least value."""
     level = _filled(columns(rounds, values, width))
-    marks = ASCII_BLOCKS if ascii_only else BLOCKS
+    marks = _ASCII_BLOCKS if ascii_only else _BLOCKS
     low, high = float(level.min()), float(level.max())
     share = (level - low) / (high - low) if high > low else np.zeros(len(level))
     return "".join(marks[int(k)] for k in np.rint(share * (len(marks) - 1)))
@@ -94,5 +94,5 @@ def _ascii(here: NDArray[np.bool_]) -> list[str]:
 def _braille(here: NDArray[np.bool_]) -> list[str]:
     height, width = here.shape[0] // 4, here.shape[1] // 2
     cells = here.reshape(height, 4, width, 2).transpose(0, 2, 1, 3)
-    bits = (cells * DOTS).sum(axis=(2, 3))
+    bits = (cells * _DOTS).sum(axis=(2, 3))
     return ["".join(chr(0x2800 + int(code)) if code else " " for code in row) for row in bits]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ..analysis import Estimate
     from ..simulation import Comparison, Method
 
-SETTING = {"p_min": 0.05, "swap": 1.0}
+_SETTING = {"p_min": 0.05, "swap": 1.0}
 """The default setting: rare clients who disagree about two labels, so that bias, variance and staleness all show."""
 
-QUICK = {"rounds": 20}
+_QUICK = {"rounds": 20}
 """What --quick changes in it."""
 
 
@@ -31,13 +31,13 @@ def compare(
     rules: Annotated[
         str,
         typer.Option(
-            help='Methods by name, comma-separated, "all" for every one. β stands behind a colon, a server optimiser '
-            'behind a plus, a memory behind an at: "fedavg,fedstale:0.8,fedstale+adam,fedstale@lowrank:4".'
+            help='Method names, separated by commas; "all" compares every method. Add β after a colon, a server '
+            'optimiser after a plus, a memory after an @: "fedavg,fedstale:0.8,fedstale+adam,fedstale@lowrank:4".'
         ),
     ] = "",
     seeds: Annotated[int | None, typer.Option(help="How many seeds (default 3).", show_default=False)] = None,
     out: Annotated[Path, typer.Option(help="Folder for the table and the picture.")] = Path("fedstale-compare"),
-    quick: Annotated[bool, typer.Option("--quick", help="One seed and 20 rounds, to see whether all is well.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed and 20 rounds: a quick check.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live table.")] = False,
     json: Json = False,
     *,
@@ -54,7 +54,7 @@ def compare(
     from ..simulation import make_settings
     from ..simulation.comparison import ALL, DEFAULT
 
-    chosen = make_settings(**{"task": task, **SETTING, **(QUICK if quick else {}), **changes})
+    settings = make_settings(**{"task": task, **_SETTING, **(_QUICK if quick else {}), **changes})
     methods = list(ALL) if rules == "all" else [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
     console = make_console(err=True)
     with (
@@ -66,8 +66,8 @@ def compare(
             if not (quiet or json):
                 live.update(table(comparison, console.width))
 
-        comparison = run_comparison(chosen, methods, (1 if quick else 3) if seeds is None else seeds, after=show)
-    for note in dict.fromkeys(str(one.message) for one in caught):
+        comparison = run_comparison(settings, methods, (1 if quick else 3) if seeds is None else seeds, after=show)
+    for note in dict.fromkeys(str(warning.message) for warning in caught):
         say(f"note: {note}", err=True)
     out.mkdir(parents=True, exist_ok=True)
     comparison.to_csv(out / "comparison.csv")
@@ -114,15 +114,15 @@ def table(comparison: Comparison, width: int = 140) -> Table:
         cell = row[name]
         return "–" if isinstance(cell, str) or cell.mean != cell.mean else f"{cell.mean / 1e6:.2f}"
 
-    chosen = comparison.settings
+    settings = comparison.settings
     done = sum(len(runs) for runs in comparison.results.values())
     total = len(comparison.methods) * len(comparison.seeds)
     who = (
-        f"p_min {chosen.p_min:g}"
-        if chosen.participation == "two-groups"
-        else f"participation {configs.text(chosen.participation)}"
+        f"p_min {settings.p_min:g}"
+        if settings.participation == "two-groups"
+        else f"participation {configs.text(settings.participation)}"
     )
-    title = f"{chosen.task_name}, {who}, swap {comparison.swap_text}, {chosen.total_rounds} rounds"
+    title = f"{settings.task_name}, {who}, swap {comparison.swap_text}, {settings.total_rounds} rounds"
     made = Table(title=title, padding=padding(width))
     made.caption = f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds"
     made.add_column("method", min_width=8)

@@ -24,11 +24,11 @@ from ..sweeps import results
 from . import fig1
 from .grids import AUTOS, BETAS, FIG3_P_MIN, FIG4_SWAP, P_MIN, SEEDS, SWAPS, Extent
 
-MIDDLE = (0.2, 0.5, 0.8)
-MARGIN = 0.005
+_MIDDLE = (0.2, 0.5, 0.8)
+_MARGIN = 0.005
 """How far `auto` may be below the best fixed β, by this library's own claim."""
-SUFFERS = "FedVARP suffers most from estimated probabilities"
-LOWER = "β_opt is lower with estimated probabilities"
+_SUFFERS = "FedVARP suffers most from estimated probabilities"
+_LOWER = "β_opt is lower with estimated probabilities"
 _NOTHING = 1e-12
 
 
@@ -70,7 +70,7 @@ def slope(table: HeatMap, lines: Sequence[Sequence[Point]], axis: Callable[[Poin
     return averaged(by_line)
 
 
-def trend(
+def _trend(
     table: HeatMap, points: Sequence[Point], line: int, axis: Callable[[Point], float], sign: float
 ) -> tuple[Estimate, str, Evidence]:
     """Judge that stale updates are worth more (sign 1) or less (−1) along an axis, whichever row or column is left out.
@@ -113,11 +113,11 @@ def fig2_findings(table: HeatMap) -> list[Finding]:
     rows.append(_zone("FedAvg is best for σ̂²_g ≤ 0.2 when p_avg ≥ 25 p_min", table, rare, 8, 0.0))
     rows.append(_between(table, [point for point in here if 2.99 < ratio(point[0]) < 25]))
     seen = edges(table, here, (0.0, 1.0))
-    grows, span, evidence = trend(table, here, 0, lambda point: point[1], 1.0)
+    grows, span, evidence = _trend(table, here, 0, lambda point: point[1], 1.0)
     text = f"accuracy of β=1 minus β=0 changes by {grows.points()} points from σ̂²_g = 0 to 1 (slope, mean over p_min; "
     text += f"{span} with one p_min or σ̂²_g left out)"
     rows.append(Finding("guideline A: stale updates are worth more as data heterogeneity grows", text, evidence, seen))
-    falls, span, evidence = trend(table, here, 1, lambda point: float(np.log10(ratio(point[0]))), -1.0)
+    falls, span, evidence = _trend(table, here, 1, lambda point: float(np.log10(ratio(point[0]))), -1.0)
     text = f"accuracy of β=1 minus β=0 changes by {falls.points()} points per decade of p_avg/p_min "
     text += f"({span} with one p_min or σ̂²_g left out)"
     rows.append(Finding("guideline B: stale updates are worth less as participation gets uneven", text, evidence, seen))
@@ -128,16 +128,16 @@ def _prevails(table: HeatMap, here: Sequence[Point], wanted: int) -> Finding:
     winners = [table.best(point) for point in here]
     share = {
         name: sum(beta in betas for beta in winners)
-        for name, betas in (("FedStale", MIDDLE), ("FedVARP", (1.0,)), ("FedAvg", (0.0,)))
+        for name, betas in (("FedStale", _MIDDLE), ("FedVARP", (1.0,)), ("FedAvg", (0.0,)))
     }
     counted = ", ".join(f"{name} {count} ({count / max(len(here), 1):.0%})" for name, count in share.items())
     text = f"{len(here)} of {wanted} cells run: {counted}"
-    profiles = deviations(table, here)
-    evidence, usual = prevailing(profiles)
+    profiles = _deviations(table, here)
+    evidence, usual = _prevailing(profiles)
     if evidence:
         lead = float(_lead(profiles.mean(axis=0)))
         text += (
-            f"; chance alone gives FedStale {wins_by_chance(profiles):.0%}. Its best β is ahead of the better of the "
+            f"; chance alone gives FedStale {_wins_by_chance(profiles):.0%}. Its best β is ahead of the better of the "
         )
         text += f"ends by {100 * lead:+.2f} points on average, {100 * usual:+.2f} by chance"
     return Finding(
@@ -148,14 +148,14 @@ def _prevails(table: HeatMap, here: Sequence[Point], wanted: int) -> Finding:
     )
 
 
-def deviations(table: HeatMap, points: Sequence[Point]) -> Float:
+def _deviations(table: HeatMap, points: Sequence[Point]) -> Float:
     """Accuracies of the five β minus their mean, by seed and cell: shape (S, cells, 5)."""
     accuracy = stacked(table.cells[point][beta].values for point in points for beta in BETAS)
     profiles = accuracy.reshape(len(accuracy), len(points), len(BETAS))
     return np.asarray(profiles - profiles.mean(axis=2, keepdims=True) if profiles.size else profiles)
 
 
-def wins_by_chance(profiles: Float) -> float:
+def _wins_by_chance(profiles: Float) -> float:
     """Return the share of cells that FedStale would win if the β did not differ, given how the seeds scatter.
 
     What all seeds have in common is taken away; what is left of each seed, in all its cells at once, gets either sign.
@@ -164,11 +164,11 @@ def wins_by_chance(profiles: Float) -> float:
     scatter = profiles - profiles.mean(axis=0)
     means = np.tensordot(signs(len(profiles)), scatter, axes=1)
     means = means[np.abs(means).max(axis=(1, 2)) > _NOTHING]  # all signs alike leave nothing to win by
-    middle = [BETAS.index(beta) for beta in MIDDLE]
+    middle = [BETAS.index(beta) for beta in _MIDDLE]
     return float(np.isin(means.argmax(axis=2), middle).mean()) if len(means) else float("nan")
 
 
-def prevailing(profiles: Float) -> tuple[Evidence, float]:
+def _prevailing(profiles: Float) -> tuple[Evidence, float]:
     """Judge that the best intermediate β is ahead of the better end by more than chance, and return what chance gives.
 
     The statistic is a lead in accuracy and not a count of cells, because a count forgets by how much: three seeds of
@@ -183,7 +183,7 @@ def prevailing(profiles: Float) -> tuple[Evidence, float]:
 
 def _lead(means: Float) -> Float:
     """Best intermediate β minus the better end, mean over cells; means has shape (…, cells, 5)."""
-    middle = [BETAS.index(beta) for beta in MIDDLE]
+    middle = [BETAS.index(beta) for beta in _MIDDLE]
     ends = [BETAS.index(beta) for beta in (0.0, 1.0)]
     return np.asarray((means[..., middle].max(axis=-1) - means[..., ends].max(axis=-1)).mean(axis=-1))
 
@@ -203,8 +203,8 @@ def _between(table: HeatMap, points: Sequence[Point]) -> Finding:
     claim = "in between (3 p_min ≤ p_avg ≤ 25 p_min) an intermediate β is best"
     if len(points) < 18:
         return Finding(claim, f"{len(points)} of 18 cells run")
-    wins = sum(table.best(point) in MIDDLE for point in points)
-    gains = {beta: [difference(table, points, beta, end) for end in (0.0, 1.0)] for beta in MIDDLE}
+    wins = sum(table.best(point) in _MIDDLE for point in points)
+    gains = {beta: [difference(table, points, beta, end) for end in (0.0, 1.0)] for beta in _MIDDLE}
     best = max(gains, key=lambda beta: min(estimate(values).mean for values in gains[beta]))
     over = [estimate(values).points() for values in gains[best]]
     text = f"intermediate β best in {wins} of {len(points)} cells; over all of them β={best:g} gains "
@@ -248,7 +248,7 @@ def fig5_findings(known: HeatMap, estimated: HeatMap) -> list[Finding]:
     ]
     if not columns:
         nothing = "no complete runs with estimated probabilities"
-        return [Finding(claim, nothing) for claim in (SUFFERS, LOWER)]
+        return [Finding(claim, nothing) for claim in (_SUFFERS, _LOWER)]
     points = [(p, FIG4_SWAP) for p in columns]
     seen = sum(edges(table, points, BETAS) for table in (known, estimated))
     change = {beta: averaged(_change(known, estimated, point, beta) for point in points) for beta in BETAS}
@@ -261,7 +261,7 @@ def fig5_findings(known: HeatMap, estimated: HeatMap) -> list[Finding]:
     means = [np.mean([beta for beta in row if beta is not None] or [np.nan]) for row in best]
     lower = f"mean β_opt {means[0]:.2f} with exact, {means[1]:.2f} with estimated p, over {len(columns)} p_min"
     lower += f": lower by {drop:.2f}" if evidence else ""
-    return [Finding(SUFFERS, text, all_positive(extra), seen), Finding(LOWER, lower, evidence, seen)]
+    return [Finding(_SUFFERS, text, all_positive(extra), seen), Finding(_LOWER, lower, evidence, seen)]
 
 
 def _change(known: HeatMap, estimated: HeatMap, point: Point, beta: float) -> BySeed:
@@ -307,8 +307,8 @@ def auto_findings(table: HeatMap) -> list[Finding]:
         worst = min(means, key=lambda point: np.nan_to_num(means[point], nan=np.inf))
         text = f"{len(points)} cells: mean {100 * np.mean(list(means.values())):+.2f} points, worst "
         text += f"{estimate(away[worst]).points()} at p_min {worst[0]:g}, swap {worst[1]:g}; more than 0.5 below in "
-        text += f"{sum(mean < -MARGIN for mean in means.values())}"
-        evidence = all_positive(stacked(away.values()) + MARGIN)
+        text += f"{sum(mean < -_MARGIN for mean in means.values())}"
+        evidence = all_positive(stacked(away.values()) + _MARGIN)
         claim = f'here: β="{beta}" is never more than 0.5 points below the fixed β that the other seeds picked'
         rows.append(Finding(claim, text, evidence if whole else _only_against(evidence), seen))
         ends = {point: _over_worse_end(table, point, beta) for point in points}

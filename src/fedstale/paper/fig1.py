@@ -43,7 +43,7 @@ def runs(seeds: int = RUNS) -> list[Settings]:
 
 
 @dataclass
-class Path2D(Callback):
+class _Path2D(Callback):
     """Keep every model of a run."""
 
     points: list[Float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Path2D(Callback):
 
 def path(beta: float | str, seed: int = 0) -> Float:
     """Return the models w_1 … w_{T+1} of a run, shape (T+1, 2)."""
-    kept = Path2D()
+    kept = _Path2D()
     build(runs(1)[0].replace(beta=beta, seed=seed), callbacks=[kept]).run()
     return np.array(kept.points)
 
@@ -70,14 +70,14 @@ def curves(store: Store, seeds: int) -> dict[str, tuple[Float, Float]]:
     result = {}
     for label, beta in METHODS.items():
         losses, rounds = [], np.empty(0)
-        for one in runs(seeds):
-            info = found.get(identity(one.record()))
-            if one.beta == beta and info is not None:
+        for settings in runs(seeds):
+            info = found.get(identity(settings.record()))
+            if settings.beta == beta and info is not None:
                 columns = store.run(info.id).metrics(["excess_loss"])
                 rounds = max(rounds, columns["round"] + 1.0, key=len)
                 losses.append(columns["excess_loss"])
         if losses:  # NaN behind the round in which a run diverged: there is no mean from there on
-            whole = [np.pad(one, (0, len(rounds) - len(one)), constant_values=np.nan) for one in losses]
+            whole = [np.pad(loss, (0, len(rounds) - len(loss)), constant_values=np.nan) for loss in losses]
             result[label] = rounds, np.array(whole)
     return result
 

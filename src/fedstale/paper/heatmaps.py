@@ -137,7 +137,7 @@ def _cost(axis: Any, known: HeatMap, estimated: HeatMap) -> None:
     axis.set_xticks(columns, [f"{ratio(p):.3g}" for p in known.p_min])
     axis.set(xlabel="p_avg / p_min", ylabel="points", title="accuracy with estimated p minus accuracy with exact p")
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=8, ncols=2)
+        axis.legend(fontsize=7, ncols=2)
 
 
 def cost(known: HeatMap, estimated: HeatMap, p_min: float, beta: Beta) -> Estimate:

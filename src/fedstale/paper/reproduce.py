@@ -19,8 +19,8 @@ from ..sweeps.widening import MOST
 from . import claims, curves, fig1, heatmaps
 from .grids import Extent
 
-FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5")
-WHAT = (*FIGURES, "claims", "all")
+_FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5")
+WHAT = (*_FIGURES, "claims", "all")
 QUICK_FIG1_RUNS = 3
 
 
@@ -50,7 +50,7 @@ class Reproduction:
 
 
 @dataclass(frozen=True)
-class Found:
+class _Found:
     """The runs that a figure shows.
 
     Attributes
@@ -61,14 +61,14 @@ class Found:
         What the store has of it.
     table
         That, at the best rates.
-    chosen
+    tuned_on
         The cells on which the rates were chosen: with fresh seeds, others than those of the table.
     """
 
     wanted: list[Settings]
     measured: list[Measured]
     table: HeatMap
-    chosen: list[Cell]
+    tuned_on: list[Cell]
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Reproducer:
         self.folder.mkdir(parents=True, exist_ok=True)
         if what == "fig1":
             self.fig1()
-        elif what in FIGURES:
+        elif what in _FIGURES:
             getattr(self, what)()
         else:
             self.everything(draw=what == "all")
@@ -126,7 +126,7 @@ class Reproducer:
             self.made.left_out.append(f"{fig1.RUNS - self.fig1_runs} of {fig1.RUNS} runs of Figure 1 (d)")
         return self.made
 
-    def _note(self, *parts: Found) -> str:
+    def _note(self, *parts: _Found) -> str:
         """Say what stands below a figure: what was left out of the paper's grid, and what is missing of the rest."""
         out = self.extent.left_out()
         wanted, there = (sum(map(len, lists)) for lists in zip(*((p.wanted, p.measured) for p in parts), strict=True))
@@ -138,7 +138,7 @@ class Reproducer:
         if self.fresh:
             last = max(self.extent.seeds)
             said.insert(0, f"rates chosen on seeds up to {last}, shown: seeds {last + 1} to {last + self.fresh}")
-        edges = list(dict.fromkeys(edge for part in parts for edge in at_edges(part.chosen)))
+        edges = list(dict.fromkeys(edge for part in parts for edge in at_edges(part.tuned_on)))
         self.made.at_edge += [edge for edge in edges if edge not in self.made.at_edge]
         if edges:
             said.append(f"best rate at the edge of its grid for {len(edges)} methods (marked *)")
@@ -178,7 +178,7 @@ class Reproducer:
     def everything(self, *, draw: bool) -> None:
         """All figures and the table of claims, or the table alone."""
         if draw:
-            for name in FIGURES:
+            for name in _FIGURES:
                 getattr(self, name)()
         else:
             self._sweep("fig1", fig1.runs(self.fig1_runs))
@@ -193,7 +193,7 @@ class Reproducer:
             *claims.auto_findings(known),
         ]
         if self.fresh:
-            found += claims.fresh_findings(known, HeatMap(exact.chosen))
+            found += claims.fresh_findings(known, HeatMap(exact.tuned_on))
         self.made.claims = verdicts.judged(found)
         self._write_claims()
 
@@ -219,20 +219,20 @@ class Reproducer:
             )
             self.made.progress.append(done)
 
-    def _found(self, name: str, runs: list[Settings]) -> Found:
+    def _found(self, name: str, runs: list[Settings]) -> _Found:
         """Run what is missing, widen the learning rates, and return what the figure shows."""
         self._sweep(name, runs)
         runs = widen(runs, self.store, lambda wanted: self._sweep(f"{name}, further rates", wanted), self.widen)
         measured = results(self.store, runs)
-        chosen = tuned(measured)
+        cells = tuned(measured)
         if not self.fresh:
-            return Found(runs, measured, HeatMap(chosen), chosen)
-        runs = fresh_runs(chosen, self.extent.seeds, self.fresh)
+            return _Found(runs, measured, HeatMap(cells), cells)
+        runs = _fresh_runs(cells, self.extent.seeds, self.fresh)
         self._sweep(f"{name}, fresh seeds", runs)
         measured = results(self.store, runs)
-        return Found(runs, measured, HeatMap(tuned(measured, chosen)), chosen)
+        return _Found(runs, measured, HeatMap(tuned(measured, cells)), cells)
 
-    def _measured(self, name: str, runs: list[Settings]) -> Found:
+    def _measured(self, name: str, runs: list[Settings]) -> _Found:
         """Like `_found`, for a figure that cannot be drawn of nothing."""
         found = self._found(name, runs)
         if not found.measured:
@@ -245,11 +245,11 @@ class Reproducer:
         return f"{self.extent.task}-fresh" if self.fresh else self.extent.task
 
 
-def fresh_runs(chosen: Sequence[Cell], tuned_on: Sequence[int], count: int) -> list[Settings]:
+def _fresh_runs(cells: Sequence[Cell], tuned_on: Sequence[int], count: int) -> list[Settings]:
     """Return the tuned cells at their best rates with other seeds: nothing was chosen by what these runs give."""
     first = max(tuned_on) + 1
     seeds = range(first, first + count)
-    return [cell.runs[0].settings.replace(seed=seed) for cell in chosen for seed in seeds]
+    return [cell.runs[0].settings.replace(seed=seed) for cell in cells for seed in seeds]
 
 
 def extent(
@@ -264,9 +264,9 @@ def extent(
     changed: Mapping[str, Any] | None = None,
 ) -> Extent:
     """Choose how much is run: the whole grid, the quick part of it, or chosen values of some axes."""
-    chosen = Extent.quick(task) if quick else Extent.full(task)
+    whole = Extent.quick(task) if quick else Extent.full(task)
     numbers = None if seeds is None else range(seeds)
-    return chosen.replace(p_min=p_min, swaps=swaps, betas=betas, seeds=numbers, rates=rates, changed=_allowed(changed))
+    return whole.replace(p_min=p_min, swaps=swaps, betas=betas, seeds=numbers, rates=rates, changed=_allowed(changed))
 
 
 def _allowed(changed: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...] | None:

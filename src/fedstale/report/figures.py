@@ -16,8 +16,8 @@ from .study import Row, Study, condition_text
 
 def curves(study: Study) -> list[Markup]:
     """For each shown condition its charts, under one legend."""
-    chosen = dict(zip(study.methods, styles(study.methods), strict=True))
-    names = Markup(legend_of([Line(name, np.empty(0), np.empty(0), style=style) for name, style in chosen.items()]))
+    looks = dict(zip(study.methods, styles(study.methods), strict=True))
+    names = Markup(legend_of([Line(name, np.empty(0), np.empty(0), style=style) for name, style in looks.items()]))
     parts = [names]
     for name, rows in study.shown().items():
         if name:
@@ -25,15 +25,15 @@ def curves(study: Study) -> list[Markup]:
         ended = [f"{row.method}: {row.cell.estimate:.1%}" for row in rows if row.cell.estimate.diverged]
         if ended:
             parts.append(tag("p", "; ".join(ended), ". A cross marks the end of such a curve.", class_="message"))
-        parts.append(tag("div", condition_charts(study, rows, chosen), class_="charts"))
+        parts.append(tag("div", _condition_charts(study, rows, looks), class_="charts"))
     return parts
 
 
-def condition_charts(study: Study, rows: Sequence[Row], chosen: dict[str, Style]) -> list[Markup]:
+def _condition_charts(study: Study, rows: Sequence[Row], looks: dict[str, Style]) -> list[Markup]:
     """Learning curves of every method under one condition, β, and who came (which is the same for all methods)."""
 
     def lines(metric: str) -> list[Line]:
-        return [_line(row.method, study.curve(row, metric), chosen[row.method]) for row in rows]
+        return [_line(row.method, study.curve(row, metric), looks[row.method]) for row in rows]
 
     made = []
     if study.accurate:

@@ -24,11 +24,11 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     attributes
         `class_` and `aria_label` become class and aria-label; None and False leave one out, True gives its name alone.
     """
-    told = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
-    return Markup(f"<{name}{told}>") if name in VOID else Markup(f"<{name}{told}>{text(*children)}</{name}>")
+    written = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
+    return Markup(f"<{name}{written}>") if name in _VOID else Markup(f"<{name}{written}>{text(*children)}</{name}>")
 
 
-VOID = ("meta", "link", "br")
+_VOID = ("meta", "link", "br")
 
 
 def text(*children: object) -> Markup:
@@ -75,7 +75,7 @@ def _child(child: object) -> str:
     if isinstance(child, Markup):
         return child
     if isinstance(child, (list, tuple)):
-        return "".join(_child(one) for one in child)
+        return "".join(_child(item) for item in child)
     return escape(str(child), quote=False)
 
 

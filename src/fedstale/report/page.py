@@ -16,7 +16,7 @@ from .study import Study, studies
 from .subject import Subject
 
 _HEAT_COLOUR = re.compile(r'class="heat c([0-9a-f]{6})')
-STYLE = Path(__file__).with_name("style.css")
+_STYLE = Path(__file__).with_name("style.css")
 
 
 Claims = Callable[[Store, str, Sequence[Settings]], Sequence[Claim]]
@@ -68,7 +68,7 @@ def _document(title: str, body: Markup) -> str:
         # Nothing is fetched and nothing runs, even if something got past the escaping.
         tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
         tag("title", title),
-        tag("style", Markup(STYLE.read_text(encoding="utf-8") + _heat_colours(body))),
+        tag("style", Markup(_STYLE.read_text(encoding="utf-8") + _heat_colours(body))),
     )
     return "<!doctype html>\n" + tag("html", head, tag("body", body), lang="en") + "\n"
 

@@ -14,18 +14,18 @@ from ..simulation.settings import Settings, make_settings
 _DEFAULTS = make_settings().record()
 
 
-def changed(one: Settings) -> dict[str, Any]:
+def changed(settings: Settings) -> dict[str, Any]:
     """The settings that are not at their default."""
-    return {name: value for name, value in one.record().items() if value != _DEFAULTS[name]}
+    return {name: value for name, value in settings.record().items() if value != _DEFAULTS[name]}
 
 
-def command(one: Settings) -> str:
+def command(settings: Settings) -> str:
     """The command line that runs these settings; where they do not say all, what to give again in Python."""
-    if one.unwritten:
-        return "\n".join(_again(one))
-    named = one.task if isinstance(one.task, str) else json.dumps(one.task)
+    if settings.unwritten:
+        return "\n".join(_again(settings))
+    named = settings.task if isinstance(settings.task, str) else json.dumps(settings.task)
     words = ["fedstale", "run", named]
-    for name, value in changed(one).items():
+    for name, value in changed(settings).items():
         flag = f"--{name.replace('_', '-')}"
         if name == "task":
             continue
@@ -41,19 +41,19 @@ def command(one: Settings) -> str:
     return shlex.join(words)
 
 
-def _again(one: Settings) -> list[str]:
-    given = ", ".join(f"{name}=…" for name in one.unwritten)
-    whose = [f"# {name}: {names} is not written down" for name, names in one.unwritten.items()]
+def _again(settings: Settings) -> list[str]:
+    given = ", ".join(f"{name}=…" for name in settings.unwritten)
+    whose = [f"# {name}: {names} is not written down" for name, names in settings.unwritten.items()]
     return [*whose, f"# give the object again in Python: fedstale.simulate(…, {given}), fedstale.resume(run, {given})"]
 
 
 def grid(name: str, runs: Sequence[Settings]) -> str:
     """A TOML file for `fedstale sweep` that has these runs; says so where it has others, too, or cannot have some."""
-    absent = dict.fromkeys(line for one in runs for line in _again(one) if one.unwritten)
-    runs = [one for one in runs if not one.unwritten]
+    absent = dict.fromkeys(line for settings in runs for line in _again(settings) if settings.unwritten)
+    runs = [settings for settings in runs if not settings.unwritten]
     if not runs:
         return "\n".join(absent)
-    records = [one.record() for one in runs]
+    records = [settings.record() for settings in runs]
     varied = [key for key in _DEFAULTS if len({json.dumps(record[key]) for record in records}) > 1]
     common = {key: value for key, value in changed(runs[0]).items() if key not in varied}
     axes: dict[str, list[Any]] = {}
@@ -82,14 +82,14 @@ def toml(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{toml_key(key)} = {toml(inner)}" for key, inner in value.items() if inner is not None)
+        inside = ", ".join(f"{_toml_key(key)} = {toml(inner)}" for key, inner in value.items() if inner is not None)
         return "{ " + inside + " }" if inside else "{}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml(inner) for inner in value if inner is not None) + "]"
     return repr(value)
 
 
-def toml_key(key: str) -> str:
+def _toml_key(key: str) -> str:
     """A key, in quotes where it needs them."""
     return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
 

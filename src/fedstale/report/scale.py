@@ -64,7 +64,7 @@ def span(values: list[Float], *, log: bool = False, whole: bool = False, least: 
     least
         The smallest width.
     """
-    every = np.concatenate([np.ravel(one) for one in values] or [np.empty(0)])
+    every = np.concatenate([np.ravel(array) for array in values] or [np.empty(0)])
     every = every[np.isfinite(every) & ((every > 0) if log else True)]
     if not every.size:
         return (0.1, 1.0) if log else (0.0, 1.0)

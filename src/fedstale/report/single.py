@@ -12,9 +12,9 @@ from ..store import Run, RunInfo
 from .charts import Line, line_chart, raster_chart
 from .markup import Markup, table, tag
 
-GROUPS = {"accuracy": "all clients", "accuracy_group0": "frequent clients", "accuracy_group1": "rare clients"}
-STALENESS = {"staleness_mean": "mean age", "staleness_max": "oldest"}
-TITLES = {
+_GROUPS = {"accuracy": "all clients", "accuracy_group0": "frequent clients", "accuracy_group1": "rare clients"}
+_STALENESS = {"staleness_mean": "mean age", "staleness_max": "oldest"}
+_TITLES = {
     "test_loss": "Test loss",
     "train_loss": "Training loss",
     "excess_loss": "Excess loss F(w) − F(w*)",
@@ -24,7 +24,7 @@ TITLES = {
     "p_error": "Error of the estimated probabilities (root mean square)",
     "memory_error": "Memory error H: how far the remembered updates are from the gradients",
 }
-UNSEEN = (
+_UNSEEN = (
     "bytes_up",
     "bytes_down",
     "server_bytes",
@@ -35,9 +35,9 @@ UNSEEN = (
     "swap_train",
     "swap_test",
 )
-OTHERS = 12
+_OTHERS = 12
 """So many metrics that have no place of their own are drawn."""
-CLIENT_TITLES = {
+_CLIENT_TITLES = {
     "accuracy": "Test accuracy by client",
     "probability": "Estimated probability by client",
     "staleness": "Age of the remembered update by client, in rounds",
@@ -51,7 +51,7 @@ def figures(run: Run, info: RunInfo) -> list[Markup]:
     ending = info.reason if info.diverged_in is not None else ""
     made = []
     if "accuracy" in columns:
-        made.append(_together("Test accuracy", GROUPS, x, columns, ending, percent=True))
+        made.append(_together("Test accuracy", _GROUPS, x, columns, ending, percent=True))
     losses = ("excess_loss", "test_loss", "train_loss", "beta")
     made += [_alone(name, x, columns, ending) for name in losses if name in columns]
     who = run.participants()
@@ -60,16 +60,16 @@ def figures(run: Run, info: RunInfo) -> list[Markup]:
     elif "participants" in columns:
         made.append(_alone("participants", x, columns, ending))
     if "staleness_mean" in columns:
-        made.append(_together("Age of the remembered updates, in rounds", STALENESS, x, columns, ending))
+        made.append(_together("Age of the remembered updates, in rounds", _STALENESS, x, columns, ending))
     sizes = [
         name
         for name in ("update_norm", "p_error", "memory_error")
         if name in columns and np.nan_to_num(columns[name]).any()
     ]
     made += [_alone(name, x, columns, ending) for name in sizes]
-    drawn = {*GROUPS, *STALENESS, *TITLES, *UNSEEN}
+    drawn = {*_GROUPS, *_STALENESS, *_TITLES, *_UNSEEN}
     others = [name for name in columns if name not in drawn]
-    made += [_alone(name, x, columns, ending) for name in others[:OTHERS] if np.isfinite(columns[name]).any()]
+    made += [_alone(name, x, columns, ending) for name in others[:_OTHERS] if np.isfinite(columns[name]).any()]
     return [*made, *_clients_charts(run)]
 
 
@@ -86,7 +86,7 @@ def last_numbers(info: RunInfo) -> Markup:
 def _alone(name: str, x: Float, columns: dict[str, Float], ending: str) -> Markup:
     log = name == "excess_loss"
     limits = (-0.03, 1.03) if name == "beta" else None
-    return line_chart(TITLES.get(name, name), [Line(name, x, columns[name], ending=ending)], log=log, limits=limits)
+    return line_chart(_TITLES.get(name, name), [Line(name, x, columns[name], ending=ending)], log=log, limits=limits)
 
 
 def _together(
@@ -103,12 +103,12 @@ def _together(
 
 def _clients_charts(run: Run) -> list[Markup]:
     made = []
-    for name in run.client_metric_names()[:OTHERS]:
+    for name in run.client_metric_names()[:_OTHERS]:
         rounds, values = run.client_metrics(name)
         last = np.sort(values[-1][np.isfinite(values[-1])])
         if not last.size:
             continue
-        title = f"{CLIENT_TITLES.get(name, f'{name} by client')}, round {rounds[-1] + 1:,}"
+        title = f"{_CLIENT_TITLES.get(name, f'{name} by client')}, round {rounds[-1] + 1:,}"
         line = Line(name, np.arange(1.0, len(last) + 1), last, None, Style(INDIGO))
         percent = name in ("accuracy", "probability")
         made.append(line_chart(title, [line], x_label="clients, in order of the value", percent=percent))

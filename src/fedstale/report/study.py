@@ -22,16 +22,16 @@ from ..sweeps import measure, settings_of
 from ..sweeps.identity import identity
 from ..sweeps.results import tail_of
 
-Condition = tuple[tuple[str, Any], ...]
+_Condition = tuple[tuple[str, Any], ...]
 """The settings that make it, by name."""
 
-WITHOUT_EFFECT = (
+_WITHOUT_EFFECT = (
     *("engine", "threads", "device", "keep_freed_memory"),
     *("evaluate_every", "per_client", "memory_error", "train_loss"),
 )
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
-NOT_CONDITIONS = ("task", "seed", "lr", *METHOD_SETTINGS, *WITHOUT_EFFECT)
-CURVES = 4
+_NOT_CONDITIONS = ("task", "seed", "lr", *METHOD_SETTINGS, *_WITHOUT_EFFECT)
+_CURVES = 4
 """So many conditions are shown with their curves."""
 
 
@@ -39,7 +39,7 @@ CURVES = 4
 class Row:
     """One method under one condition at its best rate."""
 
-    condition: Condition
+    condition: _Condition
     method: str
     cell: Cell
     infos: tuple[RunInfo, ...]
@@ -85,7 +85,7 @@ class Study:
     def keys(self) -> list[str]:
         """The settings that make conditions."""
         records = [settings.record() for settings, _ in self.found]
-        varied = [name for name in records[0] if name not in NOT_CONDITIONS]
+        varied = [name for name in records[0] if name not in _NOT_CONDITIONS]
         return [name for name in varied if len({repr(record[name]) for record in records}) > 1]
 
     @cached_property
@@ -108,7 +108,7 @@ class Study:
             ),
         )
 
-    def condition(self, settings: Settings) -> Condition:
+    def condition(self, settings: Settings) -> _Condition:
         """The condition of a run."""
         return tuple((name, getattr(settings, name)) for name in self.keys)
 
@@ -132,13 +132,13 @@ class Study:
 
     def shown(self) -> dict[str, list[Row]]:
         """The conditions whose curves are shown: all, or the corners of p_min and swap, or some evenly apart."""
-        if len(self.conditions) <= CURVES:
+        if len(self.conditions) <= _CURVES:
             return self.conditions
         names = list(self.conditions)
         if {"p_min", "swap"} <= set(self.keys):
             names = self._corners() or names
-        if len(names) > CURVES:
-            names = [names[k] for k in np.linspace(0, len(names) - 1, CURVES).astype(int)]
+        if len(names) > _CURVES:
+            names = [names[k] for k in np.linspace(0, len(names) - 1, _CURVES).astype(int)]
         return {name: self.conditions[name] for name in names}
 
     def _corners(self) -> list[str]:
@@ -197,13 +197,13 @@ def normal(info: RunInfo) -> Settings | None:
     settings = settings_of(info)
     if settings is None:
         return None
-    changes: dict[str, Any] = {name: Settings.model_fields[name].default for name in WITHOUT_EFFECT}
+    changes: dict[str, Any] = {name: Settings.model_fields[name].default for name in _WITHOUT_EFFECT}
     if isinstance(settings.rule, str) and settings.rule.partition("+")[0] == "fedstale" and settings.beta is None:
         changes["beta"] = "auto"
     return settings.model_copy(update=changes)
 
 
-def condition_text(condition: Condition) -> str:
+def condition_text(condition: _Condition) -> str:
     """A condition in words."""
     return ", ".join(f"{name} {value_text(value)}" for name, value in condition)
 

@@ -21,8 +21,8 @@ from .subject import Subject
 
 ROWS = 600
 """A longer comparison is cut: that many rows are for `fedstale runs export`."""
-LISTED = 50
-VERDICTS = {verdicts.HELD: "yes", verdicts.NOT_HELD: "no", verdicts.NOT_DECIDED: "open", verdicts.AT_EDGE: "open"}
+_LISTED = 50
+_VERDICTS = {verdicts.HELD: "yes", verdicts.NOT_HELD: "no", verdicts.NOT_DECIDED: "open", verdicts.AT_EDGE: "open"}
 
 
 def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
@@ -107,9 +107,9 @@ def comparison(study: Study) -> Markup:
 
 def _caption(study: Study, *, several: bool) -> str:
     what = "Test accuracy" if study.accurate else "Excess loss"
-    told = f"{what}: mean over the evaluations in the last tenth of the rounds, ± standard error over seeds. "
-    told += "The best mean of each setting is bold. "
-    return told + ("Each method at the learning rate that was best for it there." if several else "")
+    caption = f"{what}: mean over the evaluations in the last tenth of the rounds, ± standard error over seeds. "
+    caption += "The best mean of each setting is bold. "
+    return caption + ("Each method at the learning rate that was best for it there." if several else "")
 
 
 def _cells(row: Row, best: float, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
@@ -147,10 +147,10 @@ def troubles(infos: Sequence[RunInfo]) -> Markup | None:
             tag("td", f"{info.rounds_done:,} of {info.rounds_total or '?'}", class_="n"),
             tag("td", info.reason if info.reason != info.status else ""),
         )
-        for info in ended[:LISTED]
+        for info in ended[:_LISTED]
     ]
     caption = "Runs that did not come to their last round" + (
-        f": the first {LISTED} of {len(ended):,}" if len(ended) > LISTED else ""
+        f": the first {_LISTED} of {len(ended):,}" if len(ended) > _LISTED else ""
     )
     return table(caption, ("run", "status", "rounds", "message"), rows, ("rounds",))
 
@@ -166,11 +166,11 @@ def plain_runs(infos: Sequence[RunInfo]) -> Markup:
             tag("td", info.rounds_done, class_="n"),
             [tag("td", _number(info.summary.get(name)), class_="n") for name in names],
         )
-        for info in infos[:LISTED]
+        for info in infos[:_LISTED]
     ]
     caption = "Other runs, with the last value of what they recorded"
-    if len(infos) > LISTED:
-        caption += f": the newest {LISTED} of {len(infos):,}"
+    if len(infos) > _LISTED:
+        caption += f": the newest {_LISTED} of {len(infos):,}"
     return table(caption, ("run", "rounds", *names), rows, ("rounds", *names))
 
 
@@ -184,7 +184,7 @@ def claims_table(claims: Sequence[verdicts.Claim]) -> Markup:
         tag(
             "tr",
             *(tag("td", text) for text in claim.cells()[:-1]),
-            tag("td", tag("span", claim.verdict, class_=f"verdict {VERDICTS[claim.verdict]}")),
+            tag("td", tag("span", claim.verdict, class_=f"verdict {_VERDICTS[claim.verdict]}")),
         )
         for claim in claims
     ]

@@ -150,7 +150,7 @@ class Comparison:
 
 
 def compare(
-    chosen: Settings,
+    settings: Settings,
     methods: Sequence[Method] = DEFAULT,
     seeds: int = 3,
     *,
@@ -161,12 +161,12 @@ def compare(
 
     Parameters
     ----------
-    chosen
+    settings
         The setting; its rule, β and seed are replaced.
     methods
         What is compared.
     seeds
-        How many: chosen.seed, chosen.seed + 1, …
+        How many: settings.seed, settings.seed + 1, …
     callbacks
         Further callbacks for each run.
     after
@@ -175,17 +175,17 @@ def compare(
     positive_int("seeds", seeds)
     if not methods:
         raise fail("methods", methods, "there must be at least one method to compare")
-    every = range(chosen.seed, chosen.seed + seeds)
-    comparison = Comparison(chosen, methods, every)
+    every = range(settings.seed, settings.seed + seeds)
+    comparison = Comparison(settings, methods, every)
     engine = None
     for seed in every:
-        here = chosen.replace(seed=seed)
+        here = settings.replace(seed=seed)
         participation = make_participation(here)
         task = make_task(here, participation)
         for method in methods:
             memory = method.memory or here.memory
-            one = here.replace(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
-            simulation = build(one, task=task, participation=participation, callbacks=callbacks(method, seed))
+            own = here.replace(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
+            simulation = build(own, task=task, participation=participation, callbacks=callbacks(method, seed))
             reason = simulation.run()
             if not isinstance(
                 task, Quadratic
