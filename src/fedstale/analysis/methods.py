@@ -17,6 +17,7 @@ NAMES = {
     "fedvarp": "FedVARP",
     "u-fedvarp": "U-FedVARP",
     "fedstale": "FedStale",
+    "tempered": "Tempered FedStale",
     "fedau": "FedAU",
     "mifa": "MIFA",
     "mifa-wait": "MIFA, waiting",

@@ -26,7 +26,7 @@ DIVERGING = ("#b23c28", "#f4c8b0", "#f7f7f7", "#aad0ec", "#2166ac")
 _METHODS = (
     # solid, one for each colour
     *("FedAvg", "U-FedAvg", "FedVARP", "U-FedVARP"),
-    *("FedStale β=0.5", "FedStale β=auto", "FedStale β=0.2", "FedStale β=0.8"),
+    *("FedStale β=0.5", "FedStale β=auto", "Tempered FedStale", "FedStale β=0.8"),
     # dashed
     *("MIFA", "MIFA, waiting", "FedLaAvg", "AFA-CD"),
     *("AFA-CS", "FedStale β=auto-per-client", "FedAU", "SCAFFOLD"),
@@ -35,6 +35,7 @@ _METHODS = (
     *("FedProx", "FedStale β=auto, lowrank:4", "FedDyn", "FedStale β=auto, clustered:4"),
     # dashes and dots
     *("FedStale+adagrad β=auto", "FedStale+adam β=auto", "FedStale+momentum β=auto", "FedStale+yogi β=auto"),
+    "FedStale β=0.2",
 )
 _SLOTS = {label: slot for slot, label in enumerate(_METHODS)}
 _OTHERS = range(4 * len(COLOURS), len(DASHES) * len(COLOURS))
