@@ -328,12 +328,12 @@ class Theory(Beta):
         own.moments = theory.MomentEstimator().update(own.moments, observation)
 
 
+# What a user may write for β, besides numbers and schedules.
 NAMES: dict[str, type[Auto] | type[Theory]] = {
     "auto": Auto,
     "auto-per-client": AutoPerClient,
     "theory": Theory,
 }
-"""The names that a user may write for β, and what they stand for."""
 
 
 def make(beta: float | str | Beta | Mapping[int, float] | Callable[[int], float]) -> Beta:

@@ -140,6 +140,9 @@ def test_bounds_wrap_every_rule_and_leave_its_state_alone() -> None:
     inner.step(states[1], fs.Round(5, [0], updates[:1], probabilities=1.0))  # the bounds may be taken off
 
 
+NESTED = rules.ServerMomentum(rules.Guarded(rules.Scaffold(), max_weight=9.0))
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -149,6 +152,7 @@ def test_bounds_wrap_every_rule_and_leave_its_state_alone() -> None:
         (lambda: rules.Guarded(rules.Guarded(fs.FedStale())), "not guarded already"),
         (lambda: rules.Guarded(rules.Scaffold(), clip_norm=1.0), "clipping would destroy"),
         (lambda: rules.Guarded(rules.ServerAdam(rules.SVRG()), clip_norm=1.0), "clipping would destroy"),
+        (lambda: rules.Guarded(rules.ServerAdam(NESTED), clip_norm=1.0), "clipping would destroy"),
         (lambda: rules.Guarded(rules.FedAU(), max_weight=5.0), "its cutoff is the cap"),
         (lambda: FedStale(clip_norm=-1.0), "clip_norm = -1.0"),
         (lambda: FedStale(max_weight=0.1), "max_weight = 0.1"),
