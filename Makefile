@@ -8,6 +8,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Without bytecode on the disk every process that a test starts would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 PIP    := $(BIN)/pip --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-all format docs bench bench-peers lock audit mutants clean

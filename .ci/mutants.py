@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/fedstale")
 TESTS = {
-    "rules": ["tests/rules", "tests/test_beta.py"],
+    "rules": [
+        *(f"tests/rules/test_{name}.py" for name in ("algebra", "every_rule", "guard", "methods", "references")),
+        "tests/rules/test_unbiased.py",
+        "tests/test_beta.py",
+    ],
     "memory": ["tests/memory", "tests/rules/test_every_rule.py", "tests/rules/test_algebra.py", "tests/test_copies.py"],
     "beta.py": ["tests/test_beta.py", "tests/rules/test_every_rule.py"],
     "participation": ["tests/participation"],
@@ -43,7 +48,7 @@ def environment(folder: Path) -> Path:
         (own,) = folder.glob("lib/python3*/site-packages")
         (own / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *INSTALL]
-        subprocess.run(pip, check=True)  # noqa: S603
+        subprocess.run(pip, check=True)
     return python.absolute()
 
 
@@ -78,16 +83,25 @@ def survivors(python: Path, tree: Path, files: list[str], tests: list[str], jobs
     changed = tree / "mutants" / "src"
     changed.mkdir(parents=True)  # Python remembers of a folder in its path that it was missing
     around = {**os.environ, "PYTHONPATH": str(changed)}
-    done = subprocess.run([*mutmut, "run", "--max-children", str(jobs)], cwd=tree, env=around, check=False)  # noqa: S603
+    log = tree / "log"
+    with open(log, "w", encoding="utf-8") as file:  # a spinner that turns ten times a second
+        command = [*mutmut, "run", "--max-children", str(jobs)]
+        done = subprocess.run(command, cwd=tree, env=around, stdout=file, stderr=file, check=False)
     if done.returncode:
+        print(*log.read_text(encoding="utf-8").replace("\r", "\n").splitlines()[-40:], sep="\n")
         tried = f"{python} -m pytest {' '.join(tests)}"
         raise SystemExit(f"mutmut ended with code {done.returncode}; do the tests pass as they are? {tried}")
-    told = subprocess.run([*mutmut, "results"], cwd=tree, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603
-    left = [line.strip().rpartition(": ")[::2] for line in told.stdout.splitlines() if line.strip()]
+    told = subprocess.run(
+        [*mutmut, "results", "--all", "true"], cwd=tree, stdout=subprocess.PIPE, text=True, check=True
+    )
+    states = [line.strip().rpartition(": ")[::2] for line in told.stdout.splitlines() if line.strip()]
+    left = [(name, state) for name, state in states if state != "killed"]
     for name, state in left:
-        print(f"\n{state}: {name}", flush=True)
-        subprocess.run([*mutmut, "show", name], cwd=tree, check=True)  # noqa: S603
-    print(f"\n{', '.join(files)}: {len(left)} changes that {', '.join(tests)} did not notice", flush=True)
+        show = subprocess.run([*mutmut, "show", name], cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
+        print(f"\n{state}: {name}", *re.findall(r"^(?:@@.*|[-+](?![-+]).*)$", show.stdout, re.MULTILINE), sep="\n")
+    print(
+        f"\n{', '.join(files)}: {len(left)} of {len(states)} changes that {', '.join(tests)} did not notice", flush=True
+    )
     return len(left)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -22,12 +21,11 @@ def participation_sets(p: Array) -> Iterator[tuple[float, NDArray[np.int64]]]:
 
 
 def outcomes(rule: fs.Rule, prepare: Callable[[], fs.State], updates: Array, p: Array) -> Iterator[tuple[float, Array]]:
-    """P(set) and the global update for every participation set that can occur, each from a copy of the same state."""
-    prepared = prepare()
+    """P(set) and the global update for every participation set that can occur, each from a freshly prepared state."""
     for chance, clients in participation_sets(p):
         if not chance:
             continue
-        state = copy.deepcopy(prepared)
+        state = prepare()
         delta = rule.combine(state, fs.Round(state.round, clients, updates[clients], probabilities=p[clients]))
         state.close()
         yield chance, np.asarray(delta, dtype=np.float64)

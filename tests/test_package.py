@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -57,6 +58,9 @@ def imported(folder: Path) -> dict[str, Path]:
     return {name: file for name, file in found.items() if name not in sys.stdlib_module_names}
 
 
+brought = cache(packages_distributions)
+
+
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
@@ -70,7 +74,7 @@ def imported(folder: Path) -> dict[str, Path]:
 def test_every_import_is_of_a_declared_dependency(folder: str, extras: list[str]) -> None:
     """What another package happens to bring today may be gone tomorrow: typer no longer brings click."""
     declared = names(PROJECT["dependencies"]) | names([line for extra in extras for line in EXTRAS[extra]])
-    brings = packages_distributions()
+    brings = brought()
     for package, file in imported(ROOT / folder).items():
         own = package in OURS or any((file.parent / name).exists() for name in (f"{package}.py", package))
         peers = "peers" in file.parts  # each peer is measured in an environment of its own

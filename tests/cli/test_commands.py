@@ -196,14 +196,32 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path) -> None:
 
 def test_compare_and_its_files(inside: Path) -> None:
     rows: list[dict[str, Any]] = json.loads(
-        ok("compare", "quadratic", "--num-clients", "4", "--p-min", "0.1", "--lr", "0.02", "--seeds", "2", "--json")
+        ok(
+            "compare",
+            "quadratic",
+            "--num-clients",
+            "4",
+            "--p-min",
+            "0.1",
+            "--lr",
+            "0.02",
+            "--seeds",
+            "2",
+            "--rounds",
+            "40",
+            "--json",
+        )
     )
     assert len(rows) == 6
     assert all(row["excess_loss"] > 0 for row in rows)
     for name in ("comparison.csv", "comparison.png", "comparison.svg"):
         assert (inside / "fedstale-compare" / name).stat().st_size > 500
-    table = ok("compare", "quadratic", "--num-clients", "4", "--lr", "0.02", "--rules", "fedavg,fedstale:0.8", "-q")
-    assert "FedStale β=0.8" in table
+
+
+@pytest.mark.usefixtures("inside", "unrendered")
+def test_compare_in_a_table() -> None:
+    common = ["compare", "quadratic", "--num-clients", "4", "--lr", "0.02", "--rounds", "20", "--seeds", "2", "-q"]
+    assert "FedStale β=0.8" in ok(*common, "--rules", "fedavg,fedstale:0.8")
 
 
 def test_advise_from_a_log(inside: Path) -> None:

@@ -79,13 +79,13 @@ def test_the_bias_of_mifa_by_enumeration(rule: fs.Rule) -> None:
 
 
 def test_the_bias_of_mifa_in_a_run() -> None:
-    """The mean of its updates over 300 runs misses the mean update of all clients; U-FedVARP's does not."""
+    """The mean of its updates over 100 runs misses the mean update of all clients; U-FedVARP's does not."""
     problem = Quadratic.random(N, D, 2, spread=2.0)
     want = problem.local_updates(problem.optimum + 1.0, np.arange(N), 5, 0.1).mean(0)
 
     def measured(rule: fs.Rule) -> float:
         deltas = []
-        for seed in range(300):
+        for seed in range(100):
             state = rule.init(fs.Federation(N, D, probabilities=P))
             who, delta = Bernoulli(P), np.zeros(D)
             for t in range(12):  # the model moves towards the point at which the last round is looked at
@@ -97,7 +97,7 @@ def test_the_bias_of_mifa_in_a_run() -> None:
         noise = np.std(deltas, axis=0) / np.sqrt(len(deltas))
         return float(np.linalg.norm(error) / np.linalg.norm(noise))
 
-    assert measured(rules.MIFA()) > 10.0  # standard errors
+    assert measured(rules.MIFA()) > 6.0  # standard errors
     assert measured(rules.UnbiasedFedVARP()) < 3.0
 
 

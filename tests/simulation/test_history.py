@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +79,16 @@ def test_rounds_that_the_store_lost_are_not_invented(tmp_path: Path) -> None:
     found = RoundsInStore(tmp_path, run.id)
     assert np.array_equal(found.metrics["a"], [1.0, np.nan, 3.0], equal_nan=True)
     assert found.participants[2].tolist() == [0]
-    with pytest.raises(fs.InvalidInput, match="round 1 is not in the store"):
+    with pytest.raises(fs.InvalidInput, match="round 1 are no longer in the store"):
         found.participants[1]
 
 
-@pytest.mark.parametrize(("stored", "first", "last", "most"), [(False, 100, 200, 400), (True, 300, 812, 30)])
+@pytest.mark.parametrize(("stored", "first", "last", "most"), [(False, 100, 200, 2), (True, 300, 812, 1)])
 def test_what_a_round_leaves_in_ram(stored: bool, first: int, last: int, most: int, tmp_path: Path) -> None:
-    """A run of any length fits: measured by what Python has allocated, between two rounds after the caches are warm.
+    """A run of any length fits: measured by the blocks that Python holds, between two rounds after the caches are warm.
 
-    Where rounds are stored two blocks lie between them: the store keeps a part of one.
+    A record that is kept has seventeen. Where rounds are stored two blocks of the store lie between them: it keeps a
+    part of one.
     """
 
     class Meter(Callback):
@@ -97,18 +98,14 @@ def test_what_a_round_leaves_in_ram(stored: bool, first: int, last: int, most: i
         def on_round(self, simulation: Simulation, record: Record) -> None:
             if record.round + 1 in (first, last):
                 gc.collect()
-                self.seen.append(tracemalloc.get_traced_memory()[0])
+                self.seen.append(sys.getallocatedblocks())
 
     chosen, meter = make_settings(**SMALL, rounds=last, evaluate_every=1, probabilities="fedau"), Meter()
-    tracemalloc.start()
-    try:
-        with Store.open(tmp_path) as store:
-            if stored:
-                run = store.start(chosen.record())
-                mine = [StoreRun(run, 100), meter]
-                build(chosen, callbacks=mine, folder=run.folder, keep_records=False).run()
-            else:
-                build(chosen, callbacks=[meter]).run()
-    finally:
-        tracemalloc.stop()
+    with Store.open(tmp_path) as store:
+        if stored:
+            run = store.start(chosen.record())
+            mine = [StoreRun(run, 100), meter]
+            build(chosen, callbacks=mine, folder=run.folder, keep_records=False).run()
+        else:
+            build(chosen, callbacks=[meter]).run()
     assert (meter.seen[1] - meter.seen[0]) / (last - first) < most
