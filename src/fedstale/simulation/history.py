@@ -63,13 +63,13 @@ class _LazySequence(Sequence[Any]):
         return self.length
 
     @overload
-    def __getitem__(self, place: int) -> Any: ...
+    def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Any]: ...
-    def __getitem__(self, place: int | slice) -> Any:
-        if isinstance(place, slice):
-            return [self.item(k) for k in range(self.length)[place]]
-        return self.item(range(self.length)[place])
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self.item(k) for k in range(self.length)[index]]
+        return self.item(range(self.length)[index])
 
 
 class RoundsInMemory:
@@ -100,18 +100,18 @@ class RoundsInMemory:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, place: int) -> Record:
-        place = range(len(self))[place]
+    def __getitem__(self, index: int) -> Record:
+        index = range(len(self))[index]
         metrics = {}
         for name, column in self._columns.items():
-            found = np.searchsorted(_view(column.rounds), place)
-            if found < len(column.rounds) and column.rounds[found] == place:
+            found = np.searchsorted(_view(column.rounds), index)
+            if found < len(column.rounds) and column.rounds[found] == index:
                 metrics[name] = column.values[found]
-        round = self._first + place
-        return Record(round, metrics, self._participants_of(place), dict(self._measured).get(round))
+        round = self._first + index
+        return Record(round, metrics, self._participants_of(index), dict(self._measured).get(round))
 
     def __iter__(self) -> Iterator[Record]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def column(self, name: str) -> Float:
         """One metric over all rounds, NaN where it was not measured."""
@@ -138,8 +138,8 @@ class RoundsInMemory:
             return None
         return np.array([t for t, _ in self._measured]), np.array([values for _, values in self._measured])
 
-    def _participants_of(self, place: int) -> Ints:
-        return np.array(self._who[self._ends[place] : self._ends[place + 1]], dtype=np.int64)
+    def _participants_of(self, index: int) -> Ints:
+        return np.array(self._who[self._ends[index] : self._ends[index + 1]], dtype=np.int64)
 
 
 @dataclass
@@ -174,10 +174,10 @@ class RoundsInStore:
         """See `Rounds`."""
         known: dict[int, Ints] = self._read("participants")
 
-        def participants_of(place: int) -> Ints:
-            if place not in known:
-                raise InvalidInput(f"run {self.id}: the participants of round {place} are no longer in the store")
-            return known[place]
+        def participants_of(index: int) -> Ints:
+            if index not in known:
+                raise InvalidInput(f"run {self.id}: the participants of round {index} are no longer in the store")
+            return known[index]
 
         return _LazySequence(max(known, default=-1) + 1, participants_of)
 

@@ -231,12 +231,12 @@ class Simulation:
         reasons = screen(round.updates)[1]
         if round.second_pass is not None:
             reasons = screen(round.second_pass)[1] | reasons
-        for place, reason in sorted(reasons.items()):
+        for position, reason in sorted(reasons.items()):
             text = "round %d: update of client %d left out: %s"
-            _logger.warning(text, round.index, clients[place], reason)
+            _logger.warning(text, round.index, clients[position], reason)
         if not reasons:
             return round
-        kept = np.array([place not in reasons for place in range(len(clients))])
+        kept = np.array([position not in reasons for position in range(len(clients))])
         parts: Any = {
             name: getattr(round, name) for name in ("clients", "updates", "probabilities", "steps", "second_pass")
         }

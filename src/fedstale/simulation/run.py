@@ -100,7 +100,7 @@ class Result:
         """Write one line per round."""
         from ..durable import replacing
 
-        with replacing(Path(path)) as whole, open(whole, "w", newline="", encoding="utf-8") as file:
+        with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
             writer = CsvWriter(file)
             writer.writerow(["round", *self.metrics])
             for t, row in enumerate(zip(*self.metrics.values(), strict=True)):

@@ -119,15 +119,15 @@ class Settings(BaseModel):
             raise fail("p_min", self.p_min, allowed)
         if self.epochs is not None and self.local_steps is not None:
             raise fail("epochs", self.epochs, "give local_steps or epochs, not both")
-        for whole, *parts in (
+        for setting, *parts in (
             ("rule", "beta", "rule_options", "server_lr"),
             ("participation", "participation_options"),
             ("selection", "selection_options"),
         ):
-            said = configs.text(getattr(self, whole))
-            for part in parts if isinstance(getattr(self, whole), dict) else ():
+            text = configs.text(getattr(self, setting))
+            for part in parts if isinstance(getattr(self, setting), dict) else ():
                 if getattr(self, part) != type(self).model_fields[part].get_default(call_default_factory=True):
-                    raise fail(part, getattr(self, part), f"cannot be combined with {whole} = {said}: set it there")
+                    raise fail(part, getattr(self, part), f"cannot be combined with {setting} = {text}: set it there")
         return self
 
     @property
@@ -185,13 +185,13 @@ def _shortest_form(given: dict[str, Any]) -> dict[str, Any]:
             if not fits(value):
                 raise fail(name, configs.text(found[name]), f"must be {wanted}")
         if fits(value):
-            _say(name, write(value), found)
+            _merge(name, write(value), found)
     return found
 
 
-def _say(name: str, said: dict[str, Any], found: dict[str, Any]) -> None:
-    """Take what an object says; some of it has a setting of its own (β of a rule), which must not say otherwise."""
-    for key, value in said.items():
+def _merge(name: str, written: dict[str, Any], found: dict[str, Any]) -> None:
+    """Take the settings that describe an object; one of its own (β of a rule) must not be given differently, too."""
+    for key, value in written.items():
         default = Settings.model_fields[key].get_default(call_default_factory=True)
         given = found.get(key, default)
         if key != name and given not in (default, value):
@@ -205,10 +205,10 @@ def _say(name: str, said: dict[str, Any], found: dict[str, Any]) -> None:
 
 def _participation(given: who.Process | who.Participation) -> dict[str, Any]:
     both = who.Participation.of(given)
-    said = {"participation": configs.short_process(both.availability), "num_clients": both.num_clients}
+    written = {"participation": configs.short_process(both.availability), "num_clients": both.num_clients}
     with suppress(InvalidInput):  # a schedule without a mean
-        said["p_min"] = float(max(both.availability.probabilities().min(), 1e-9))
-    return said if isinstance(given, who.Process) else said | configs.short_selection(both.selection)
+        written["p_min"] = float(max(both.availability.probabilities().min(), 1e-9))
+    return written if isinstance(given, who.Process) else written | configs.short_selection(both.selection)
 
 
 def _kind(*kinds: type[Any]) -> Callable[[Any], bool]:

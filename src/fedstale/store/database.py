@@ -177,7 +177,7 @@ class Database:
 
         Who has waited in vain does not wait again until something worked: a run that ends has several things to write.
         """
-        began, told = time.monotonic(), False
+        began, warned = time.monotonic(), False
         while True:
             try:
                 result = attempt()
@@ -189,13 +189,13 @@ class Database:
                 if waited >= self._patience or self._waited_long:
                     self._waited_long = True
                     raise
-                if waited >= _SILENT and not told:
+                if waited >= _SILENT and not warned:
                     text = "store %s is locked by another process; waiting up to %g s"
                     _logger.warning(text, self.file, self._patience)
-                    told = True
+                    warned = True
                 time.sleep(0.01)  # changing the mode of a new file does not wait by itself
         self._waited_long = False
-        if told:
+        if warned:
             _logger.warning("store %s is available again after %.0f s", self.file, time.monotonic() - began)
         return result
 

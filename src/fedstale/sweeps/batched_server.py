@@ -20,14 +20,14 @@ from ..configs import Config
 from ..federation import Ints
 
 RULES = ("fedavg", "u-fedavg", "fedvarp", "u-fedvarp", "fedstale")
-AUTO, PER_CLIENT = "auto", "auto-per-client"
+_AUTO, _PER_CLIENT = "auto", "auto-per-client"
 
 
 def supports(rule: Config, beta: Config) -> bool:
     """Whether a rule with this β can run in a batch."""
     if rule != "fedstale":
         return rule in RULES and beta is None
-    return beta is None or (isinstance(beta, (int, float, str)) and (beta in (AUTO, PER_CLIENT) or _is_number(beta)))
+    return beta is None or (isinstance(beta, (int, float, str)) and (beta in (_AUTO, _PER_CLIENT) or _is_number(beta)))
 
 
 def _is_number(beta: float | str) -> bool:
@@ -60,11 +60,11 @@ class BatchedServer:
 
     def __post_init__(self) -> None:
         count, n = len(self.rules), len(self.alpha)
-        kinds = [AUTO if b is None and r == "fedstale" else b for r, b in zip(self.rules, self.betas, strict=True)]
+        kinds = [_AUTO if b is None and r == "fedstale" else b for r, b in zip(self.rules, self.betas, strict=True)]
         self._is = {name: np.array([rule == name for rule in self.rules]) for name in RULES}
         self._stale = self._is["fedstale"] | self._is["u-fedvarp"]
-        self._auto = np.flatnonzero([kind == AUTO for kind in kinds])
-        self._own = np.flatnonzero([kind == PER_CLIENT for kind in kinds])
+        self._auto = np.flatnonzero([kind == _AUTO for kind in kinds])
+        self._own = np.flatnonzero([kind == _PER_CLIENT for kind in kinds])
         self._learning = np.concatenate([self._auto, self._own])
         learns = set(self._learning.tolist())
         fixed = [0.0 if r in learns or kinds[r] is None else float(kinds[r] or 0.0) for r in range(count)]
@@ -182,8 +182,8 @@ class BatchedServer:
             self._common(self._own)[:, None],
             AutoPerClient.prior,
         )
-        place = np.ix_(self._own, clients)
-        self._beta[place] = np.where(keep, value, self._beta[place])
+        own_betas = np.ix_(self._own, clients)
+        self._beta[own_betas] = np.where(keep, value, self._beta[own_betas])
 
 
 def _column(weights: Float) -> Tensor:

@@ -107,8 +107,8 @@ def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progre
             if earlier is not None and earlier.info().sweep == name:
                 store.delete(earlier.id)
         run = store.start(config, name=settings.label, sweep=name, rounds_total=settings.total_rounds)
-        for place, (t, metrics) in enumerate(outcome.rows):
-            run.record(t, metrics | (_judged(outcome, settings) if place == len(outcome.rows) - 1 else {}))
+        for number, (t, metrics) in enumerate(outcome.rows):
+            run.record(t, metrics | (_judged(outcome, settings) if number == len(outcome.rows) - 1 else {}))
         progress.done += 1
         if outcome.failed:
             progress.failures.append((settings, outcome.reason))
