@@ -12,6 +12,8 @@ import numpy as np
 
 from .checks import fail, positive_int
 
+__all__ = ["generator"]
+
 
 def generator(seed: int, purpose: str, *coordinates: int) -> np.random.Generator:
     """Return the generator that belongs to one point of a run.
