@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .federation import Ints
     from .state import State
 
-CANDIDATES: Float = np.linspace(0.0, 1.0, 5)
+_CANDIDATES: Float = np.linspace(0.0, 1.0, 5)
 """The θ among which "auto" chooses."""
 
 
@@ -108,7 +108,7 @@ class AutoTheta(Theta):
 
     def init(self, state: State) -> RuleState:
         """Nothing is known."""
-        count, entries = len(CANDIDATES), len(self.columns(state.federation.num_params))
+        count, entries = len(_CANDIDATES), len(self.columns(state.federation.num_params))
         zeros = np.zeros(count)
         return AutoThetaState(bias=zeros, noise=zeros.copy(), lasting=np.zeros((count, entries)), absence=np.zeros(2))
 
@@ -167,7 +167,7 @@ def costs(
     rest = 1.0 - p
     absence = absence + np.array([np.sum(rest / p**2), np.sum(rest / p)])
     kept = 1.0 - absence[1] / absence[0] if absence[0] > 0 else 0.0
-    powers = p ** (1.0 - CANDIDATES[:, None])  # p_i^(1−θ), shape (candidates, n)
+    powers = p ** (1.0 - _CANDIDATES[:, None])  # p_i^(1−θ), shape (candidates, n)
     bias = ((1.0 - powers) * (alpha / p)) @ residuals
     growth = 2.0 * np.einsum("rcj,rcj->rc", bias, lasting)
     squares = np.einsum("rnj,rnj->rn", residuals, residuals)
@@ -177,7 +177,7 @@ def costs(
 
 def chosen(bias: Float, noise: Float, start: float) -> Float:
     """Return the candidate of least cost along the last axis; `start` where there is no noise yet."""
-    best = CANDIDATES[np.argmin(np.maximum(bias, 0.0) + noise, axis=-1)]
+    best = _CANDIDATES[np.argmin(np.maximum(bias, 0.0) + noise, axis=-1)]
     return np.asarray(np.where(noise.max(axis=-1) > 0, best, start))
 
 

@@ -103,7 +103,7 @@ class Identity:
         if key is not None and (self.mode == "key" or (self.mode == "auto" and node in self._registered)):
             return key
         for name in self.names:
-            value = reported_id(content, name)
+            value = _reported_id(content, name)
             if value is not None:
                 return self._claim(node, f"{name}:{value}")
         if self.mode.startswith("metric:"):
@@ -149,7 +149,7 @@ class Identity:
         )
 
 
-def reported_id(content: RecordDict, name: str) -> str | None:
+def _reported_id(content: RecordDict, name: str) -> str | None:
     """Return what a reply says under this name, in any of its metric or config records."""
     for record in content.values():
         value: Any = record.get(name) if isinstance(record, (MetricRecord, ConfigRecord)) else None

@@ -34,7 +34,7 @@ class BadArrays(InvalidInput):
 
 
 @dataclass(frozen=True)
-class Slot:
+class _Slot:
     """One array of the model; `start` is its place in the vector, or −1 for an array beside it."""
 
     name: str
@@ -52,7 +52,7 @@ class Slot:
 class Layout:
     """The arrays of a model in the order in which the model names them."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[_Slot, ...]
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]], averaged_buffers: Sequence[str] = AVERAGED_BUFFERS) -> Layout:
@@ -65,19 +65,19 @@ class Layout:
             through_rule = array.dtype.kind == "f" and not any(
                 fnmatchcase(name, pattern) for pattern in averaged_buffers
             )
-            slots.append(Slot(name, array.shape, array.dtype, offset if through_rule else -1))
+            slots.append(_Slot(name, array.shape, array.dtype, offset if through_rule else -1))
             offset += array.size if through_rule else 0
         if offset == 0:
             raise fail("initial_arrays", sorted(arrays), "the model has no floating-point parameters to train")
         return cls(tuple(slots))
 
     @property
-    def parameters(self) -> list[Slot]:
+    def parameters(self) -> list[_Slot]:
         """The arrays that go through the rule."""
         return [slot for slot in self.slots if slot.start >= 0]
 
     @property
-    def buffers(self) -> list[Slot]:
+    def buffers(self) -> list[_Slot]:
         """The arrays beside it."""
         return [slot for slot in self.slots if slot.start < 0]
 
@@ -98,7 +98,7 @@ class Layout:
     @classmethod
     def from_description(cls, lists: Iterable[Sequence[Any]]) -> Layout:
         """Rebuild a layout from `describe`."""
-        return cls(tuple(Slot(name, tuple(shape), np.dtype(kind), start) for name, shape, kind, start in lists))
+        return cls(tuple(_Slot(name, tuple(shape), np.dtype(kind), start) for name, shape, kind, start in lists))
 
     def split(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
         """Return the vector and the buffers of a model."""
@@ -201,7 +201,7 @@ def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return tuple(shape), bool(fortran), dtype
 
 
-def _fitting(slot: Slot, array: Array, kinds: str) -> NDArray[Any]:
+def _fitting(slot: _Slot, array: Array, kinds: str) -> NDArray[Any]:
     """Decode an array that must fit a slot; return it flat."""
     found = decode(array)
     if found.shape != slot.shape:

@@ -27,7 +27,7 @@ from .journal import per_client, scalars
 if TYPE_CHECKING:
     from .strategy import RuleStrategy
 
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+_EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 _logger = getLogger("flwr")
 
 
@@ -43,7 +43,7 @@ def run_rounds(
     timeout: float,
     train_config: ConfigRecord,
     evaluate_config: ConfigRecord,
-    evaluate_fn: EvaluateFn | None,
+    evaluate_fn: _EvaluateFn | None,
 ) -> Result:
     """Run `num_rounds` rounds, those of an earlier process included."""
     positive_int("num_rounds", num_rounds, 0)
@@ -135,7 +135,7 @@ def _client_evaluation(
 
 def _server_evaluation(
     strategy: RuleStrategy,
-    evaluate_fn: EvaluateFn | None,
+    evaluate_fn: _EvaluateFn | None,
     phase: Phase,
     server_round: int,
     before: int,
