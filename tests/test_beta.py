@@ -312,3 +312,49 @@ def test_auto_stays_bounded_where_every_constant_above_zero_diverges() -> None:
     lr = 0.008
     assert all(mean_excess(lr, beta) > 1e6 for beta in (0.2, 1.0))
     assert mean_excess(lr, "auto") < 1.1 * mean_excess(lr, 0.0) < 20
+
+
+def test_per_client_reports_the_mean_of_the_participants() -> None:
+    """The β of the report is the mean β_i that the round used; where nobody came, the common β̂."""
+    rng = np.random.default_rng(11)
+    rule = fs.FedStale(beta="auto-per-client")
+    state = rule.init(fs.Federation(3, D, probabilities=0.5), memory="ram:float64")
+    steady = rng.normal(size=(3, D))
+    for t in range(6):
+        who = np.array([0, 1, 2])[: 1 + t % 3]
+        used = state.of_rule.arrays()["beta/value"][who].mean()
+        rule.combine(state, fs.Round(t, who, steady[who] + rng.normal(size=(len(who), D))))
+        assert state.report["beta"] == pytest.approx(used)
+    rule.combine(state, fs.Round(6, [], []))
+    common = float(betas.common(sums_of(state), 0.0))
+    assert state.report["beta"] == pytest.approx(common)
+    assert abs(common - used) > 1e-3
+
+
+@pytest.mark.parametrize("beta", ["auto", "auto-per-client", "theory"])
+@pytest.mark.parametrize(("stale", "fresh"), [(1e150, 1e200), (1e160, 1.0)], ids=["inner product", "norm"])
+def test_a_round_whose_squares_overflow_teaches_nothing(beta: str, stale: float, fresh: float) -> None:
+    """⟨Δ_i, h_i⟩ or ‖h_i‖² of one client is infinite: nothing is learned from the round, and its update is finite."""
+    rule = fs.FedStale(beta=beta)
+    state = rule.init(fs.Federation(2, D, probabilities=0.5), memory="ram:float64")
+    first = np.stack([np.full(D, stale), np.ones(D)])
+    rule.combine(state, fs.Round(0, [0, 1], first))
+    before = {path: array.copy() for path, array in state.of_rule.arrays().items()}
+    delta = np.asarray(rule.combine(state, fs.Round(1, [0, 1], np.stack([np.full(D, fresh), np.ones(D)]))))
+    assert np.isfinite(delta).all()
+    after = state.of_rule.arrays()
+    assert all(np.array_equal(array, after[path]) for path, array in before.items())
+
+
+@pytest.mark.parametrize("beta", ["auto", "auto-per-client", "theory"])
+@pytest.mark.filterwarnings("error")
+def test_a_round_in_which_nobody_came_teaches_nothing(beta: str) -> None:
+    rng = np.random.default_rng(12)
+    rule = fs.FedStale(beta=beta)
+    state = rule.init(fs.Federation(3, D, probabilities=0.5), memory="ram:float64")
+    for t in range(4):
+        rule.combine(state, fs.Round(t, [0, 1, 2], rng.normal(size=(3, D))))
+    before = {path: array.copy() for path, array in state.of_rule.arrays().items()}
+    rule.combine(state, fs.Round(4, [], []))
+    after = state.of_rule.arrays()
+    assert all(np.array_equal(array, after[path]) for path, array in before.items())

@@ -151,7 +151,8 @@ class Auto(Beta):
         inner, norm = sums.inner.copy(), sums.stale_sq.copy()
         new = np.flatnonzero(norm == 0)
         norm[new] = squares([round.updates[int(k)] for k in new])
-        inner[new] = self.start * norm[new]
+        with np.errstate(invalid="ignore"):  # the square of a huge number may be infinite: its term is left out
+            inner[new] = self.start * norm[new]
         weight = term_weights(round.alpha, round.probabilities, round.index)
         own = state.own(AutoState)
         own.sums = with_terms(own.sums, weight, inner, norm, self.forget)
