@@ -10,6 +10,7 @@ import pytest
 from fedstale import configs
 from fedstale.analysis import config_label, method_label, method_order, style, styles
 from fedstale.analysis.methods import NAMES
+from fedstale.analysis.metrics import group_name, main_metric, metric_text
 from fedstale.analysis.palette import COLOURS, DASHES, DIVERGING, SEQUENTIAL, blend
 from fedstale.beta import Auto
 from fedstale.checks import Float
@@ -125,3 +126,13 @@ def test_heat_maps_read_without_colour() -> None:
     assert blend(("#000000", "#ff8000"), 0.5) == "#804000"
     levels = [luminance(blend(SEQUENTIAL, share)) for share in np.linspace(0, 1, 21)]
     assert all(a > b for a, b in pairwise(levels))
+
+
+def test_numbers_of_metrics_are_written_alike_everywhere() -> None:
+    assert metric_text("accuracy_group1", 0.875) == "87.5%"
+    assert metric_text("excess_loss", 0.00123456) == "0.00123"
+    assert metric_text("accuracy", float("nan")) == "–"
+    assert main_metric({"excess_loss", "accuracy"}) == "accuracy"
+    assert main_metric({"excess_loss", "beta"}) == "excess_loss"
+    assert main_metric({"beta"}) is None
+    assert [group_name(k) for k in range(3)] == ["frequent clients", "rare clients", "group 2"]

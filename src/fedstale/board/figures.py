@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis import Raster, Style
+from ..analysis.metrics import TITLES, group_name, is_share
 from ..analysis.palette import BROWN, DASHES, GREEN, GREY, INDIGO, SKY
 from ..checks import Float
 from .clients import Ages, Probabilities, some
@@ -22,20 +23,6 @@ Figure = dict[str, Any]
 Drawn = tuple[str, Style, Line]
 """A line with its label and its style."""
 
-METRICS = {
-    "accuracy": "Test accuracy",
-    "test_loss": "Test loss",
-    "train_loss": "Training loss",
-    "excess_loss": "Excess loss F(w) − F(w*)",
-    "update_norm": "Norm of the global update",
-    "p_error": "RMS error of p̂",
-    "memory_error": "Memory error H",
-    "participants": "Participants per round",
-    "staleness_mean": "Mean staleness (rounds)",
-    "staleness_max": "Largest staleness (rounds)",
-    "server_bytes": "Memory of the server (bytes)",
-}
-"""Metrics that have a name for people, in the order of the list."""
 _X = {"round": "round", "bytes": "bytes sent both ways", "seconds": "seconds of computing"}
 
 
@@ -44,14 +31,9 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def share(metric: str) -> bool:
-    """Whether a metric is a share, shown in percent."""
-    return metric.startswith("accuracy")
-
-
 def curves(lines: Sequence[Drawn], metric: str, axis: str) -> Figure:
     """Mean and band of every line; each comes with its label and its style."""
-    form = ":.2%" if share(metric) else ":.4g"
+    form = ":.2%" if is_share(metric) else ":.4g"
     traces: list[dict[str, Any]] = []
     for label, style, line in lines:
         # Where many bands lie upon each other, fainter ones keep the means in sight.
@@ -59,8 +41,8 @@ def curves(lines: Sequence[Drawn], metric: str, axis: str) -> Figure:
         traces += [_band(line, style.colour, shade)] if np.isfinite(line.error).any() else []
         traces.append(_trace(line, label, style, form))
         traces += [_cross(line, label, style.colour)] if line.ending else []
-    figure = _figure(traces, _X[axis], METRICS.get(metric, plain(metric)), f"{metric}-{axis}")
-    if share(metric):
+    figure = _figure(traces, _X[axis], TITLES.get(metric, plain(metric)), f"{metric}-{axis}")
+    if is_share(metric):
         figure["layout"]["yaxis"] |= _percent([line for _, _, line in lines])
     if metric == "excess_loss":
         figure["layout"]["yaxis"] |= {"type": "log", "exponentformat": "power", "dtick": 1}
@@ -104,14 +86,9 @@ def groups(lines: Sequence[tuple[str, Style, int, Line]]) -> Figure:
         name = f"{label}, {group_name(number)}"
         traces.append(_trace(line, name, replace(style, dashes=DASHES[0 if number == 0 else 2]), ":.2%"))
         traces += [_cross(line, name, style.colour)] if line.ending else []
-    figure = _figure(traces, "round", "Test accuracy", "groups")
+    figure = _figure(traces, "round", TITLES["accuracy"], "groups")
     figure["layout"]["yaxis"] |= _percent([line for *_, line in lines])
     return figure
-
-
-def group_name(number: int) -> str:
-    """Of a participation group."""
-    return "frequent clients" if number == 0 else "rare clients" if number == 1 else f"group {number}"
 
 
 def raster(found: Raster) -> Figure:

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import configs
 from ..analysis import config_label
+from ..analysis.metrics import main_metric
 from ..store import RunInfo
 
 _CONDITION = re.compile(r"^([\w.]+)(!=|>=|<=|=|>|<)(.+)$")
@@ -46,12 +47,8 @@ def title(info: RunInfo) -> str:
 
 def result(info: RunInfo) -> tuple[str, float] | None:
     """The last test accuracy, or the last excess loss, of a run that has one; one that diverged has no result."""
-    if info.diverged_in is not None:
-        return None
-    for name in ("accuracy", "excess_loss"):
-        if name in info.summary:
-            return name, info.summary[name]
-    return None
+    name = main_metric(info.summary)
+    return None if name is None or info.diverged_in is not None else (name, info.summary[name])
 
 
 def matching(runs: Iterable[RunInfo], text: str) -> list[RunInfo]:

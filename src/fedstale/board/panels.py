@@ -9,11 +9,12 @@ import numpy as np
 
 from ..analysis import diverged_text, raster
 from ..analysis.attendance import number_of_clients
+from ..analysis.metrics import TITLES, group_name, is_share, metric_text
 from ..federation import Ints
 from ..store import RunInfo
 from . import clients, figures
 from .curves import MOST, Curve, line
-from .figures import METRICS, Drawn, Figure
+from .figures import Drawn, Figure
 from .source import Source
 
 _COLUMNS, _ROWS = 500, 200  # cells of the raster: more than the panel has pixels for
@@ -42,8 +43,8 @@ class Panels:
         """The metrics that the curves have, the best known first, by name and heading."""
         found = dict.fromkeys(name for curve in curves for info in curve.runs for name in info.summary)
         own = [name for name in found if name in _OWN_PANEL or name.endswith("_tail") or "_group" in name]
-        names = [*(name for name in METRICS if name in found), *(n for n in found if n not in METRICS and n not in own)]
-        return {name: METRICS.get(name, name) for name in names}
+        names = [name for name in (*TITLES, *found) if name in found and name not in own]
+        return {name: TITLES.get(name, name) for name in dict.fromkeys(names)}
 
     def count(self, infos: Sequence[RunInfo], curves: Sequence[Curve]) -> str:
         """How much is chosen."""
@@ -54,7 +55,7 @@ class Panels:
 
     def curve(self, curves: Sequence[Curve], metric: str, axis: str) -> Panel:
         """Learning curves."""
-        name = METRICS.get(metric, metric)
+        name = TITLES.get(metric, metric)
         lines = self._lines(curves, metric, axis)
         if not lines:
             if not curves:
@@ -70,7 +71,7 @@ class Panels:
         notes += self._diverged(curves)
         if any(one.rough for _, _, one in lines):
             notes.append(f"Not every round was recorded: {axis} are estimated from those that were.")
-        if figures.share(metric) and figures.late([one for _, _, one in lines]):
+        if is_share(metric) and figures.late([one for _, _, one in lines]):
             notes.append("The beginning lies below the frame: double-click shows all.")
         spoken = f"{name} against {axis}. " + self._ends(lines, metric)
         return Panel(figures.curves(lines, metric, axis), " ".join(notes), spoken)
@@ -94,7 +95,7 @@ class Panels:
         if not found:
             why = "No accuracy by group was recorded: the task has no accuracy, or there is one group only."
             return Panel(instead=why if curves else _NOTHING)
-        ends = [(f"{label}, {figures.group_name(number)}", style, one) for label, style, number, one in found]
+        ends = [(f"{label}, {group_name(number)}", style, one) for label, style, number, one in found]
         spoken = "Accuracy of each participation group against round. " + self._ends(ends, "accuracy")
         return Panel(figures.groups(found), "Solid: frequent clients. Dotted: rare clients.", spoken)
 
@@ -151,9 +152,8 @@ class Panels:
         )
 
     def _ends(self, lines: Sequence[Drawn], metric: str) -> str:
-        form = ".1%" if figures.share(metric) else ".4g"
         sentences = [
-            f"{label}: {format(float(one.mean[-1]), form)} "
+            f"{label}: {metric_text(metric, float(one.mean[-1]))} "
             + (f"before it {one.ending}" if one.ending else "at the end")
             for label, _, one in lines
         ]

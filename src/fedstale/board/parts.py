@@ -17,6 +17,7 @@ from dash import html
 from .. import configs
 from ..analysis import HeatMap, Square, Style, diverged_text
 from ..analysis.heatmap import Point, ratio
+from ..analysis.metrics import metric_text
 from ..store import RunInfo
 from .curves import Curve
 from .filters import result, title
@@ -34,9 +35,7 @@ def number(value: Any) -> str:
 def outcome(info: RunInfo) -> str:
     """The result column."""
     found = result(info)
-    if found is None or math.isnan(found[1]):
-        return "–"
-    return f"{found[1]:.1%}" if found[0] == "accuracy" else f"{found[1]:.2e}"
+    return "–" if found is None else metric_text(*found)
 
 
 def rows(infos: Sequence[RunInfo]) -> Children:
@@ -81,7 +80,7 @@ def _entry(curve: Curve) -> Any:
     # A run that has no value yet waits for it; one that diverged will never have one.
     known = [found for found in map(result, curve.runs) if found is not None and not math.isnan(found[1])]
     mean = sum(value for _, value in known) / len(known) if known else math.nan
-    last = "–" if not known else f"{mean:.1%}" if known[0][0] == "accuracy" else f"{mean:.2e}"
+    last = metric_text(known[0][0], mean) if known else "–"
     ended = [info.diverged_in for info in curve.runs if info.diverged_in is not None]
     last = diverged_text(ended, len(curve.runs)) if ended else last
     ids = " ".join(info.id for info in curve.runs)

@@ -105,6 +105,7 @@ def table(comparison: Comparison, width: int = 140) -> Table:
     from rich.text import Text
 
     from ..analysis import style
+    from ..analysis.metrics import group_name
 
     def number(row: dict[str, Estimate | str], name: str, spec: str) -> str:
         cell = row[name]
@@ -127,7 +128,7 @@ def table(comparison: Comparison, width: int = 140) -> Table:
     made.caption = f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds"
     made.add_column("method", min_width=8)
     grouped = comparison.metric == "accuracy"
-    headings = ["accuracy", "frequent clients", "rare clients"] if grouped else ["excess loss"]
+    headings = ["accuracy", group_name(0), group_name(1)] if grouped else ["excess loss"]
     rows = comparison.rows()
     waits = any(number(row, "rounds lost", ".0f") != "–" for row in rows)
     more = ["β", "MB up", "MB down", "server MB", *(["rounds lost"] if waits else []), "seconds"]

@@ -6,24 +6,15 @@ import numpy as np
 
 from ..analysis import Style
 from ..analysis.attendance import number_of_clients
+from ..analysis.metrics import TITLES, group_name
 from ..analysis.palette import GREEN, INDIGO, RED
 from ..checks import Float
 from ..store import Run, RunInfo
 from .charts import Line, line_chart, raster_chart
 from .markup import Markup, table, tag
 
-_GROUPS = {"accuracy": "all clients", "accuracy_group0": "frequent clients", "accuracy_group1": "rare clients"}
+_GROUPS = {"accuracy": "all clients", **{f"accuracy_group{k}": group_name(k) for k in (0, 1)}}
 _STALENESS = {"staleness_mean": "mean age", "staleness_max": "oldest"}
-_TITLES = {
-    "test_loss": "Test loss",
-    "train_loss": "Training loss",
-    "excess_loss": "Excess loss F(w) − F(w*)",
-    "beta": "β",
-    "participants": "Clients that came",
-    "update_norm": "Length of the global update ‖Δ‖",
-    "p_error": "Error of the estimated probabilities (root mean square)",
-    "memory_error": "Memory error H: how far the remembered updates are from the gradients",
-}
 _UNSEEN = (
     "bytes_up",
     "bytes_down",
@@ -51,7 +42,7 @@ def figures(run: Run, info: RunInfo) -> list[Markup]:
     ending = info.reason if info.diverged_in is not None else ""
     made = []
     if "accuracy" in columns:
-        made.append(_together("Test accuracy", _GROUPS, x, columns, ending, percent=True))
+        made.append(_together(TITLES["accuracy"], _GROUPS, x, columns, ending, percent=True))
     losses = ("excess_loss", "test_loss", "train_loss", "beta")
     made += [_alone(name, x, columns, ending) for name in losses if name in columns]
     who = run.participants()
@@ -67,7 +58,7 @@ def figures(run: Run, info: RunInfo) -> list[Markup]:
         if name in columns and np.nan_to_num(columns[name]).any()
     ]
     made += [_alone(name, x, columns, ending) for name in sizes]
-    drawn = {*_GROUPS, *_STALENESS, *_TITLES, *_UNSEEN}
+    drawn = {*_GROUPS, *_STALENESS, *TITLES, *_UNSEEN}
     others = [name for name in columns if name not in drawn]
     made += [_alone(name, x, columns, ending) for name in others[:_OTHERS] if np.isfinite(columns[name]).any()]
     return [*made, *_clients_charts(run)]
@@ -86,7 +77,7 @@ def last_numbers(info: RunInfo) -> Markup:
 def _alone(name: str, x: Float, columns: dict[str, Float], ending: str) -> Markup:
     log = name == "excess_loss"
     limits = (-0.03, 1.03) if name == "beta" else None
-    return line_chart(_TITLES.get(name, name), [Line(name, x, columns[name], ending=ending)], log=log, limits=limits)
+    return line_chart(TITLES.get(name, name), [Line(name, x, columns[name], ending=ending)], log=log, limits=limits)
 
 
 def _together(

@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import configs
 from ..analysis import METHOD_SETTINGS, Cell, Curve, Estimate, Measured, method_order, over_seeds, tuned
+from ..analysis.metrics import main_metric
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
 from ..sweeps import measure, settings_of
@@ -68,8 +69,7 @@ class Study:
     @cached_property
     def metric(self) -> str:
         """What methods are compared by: the test accuracy, or the excess loss of a quadratic."""
-        accurate = any("accuracy" in info.summary for _, info in self.found)
-        return "accuracy" if accurate else "excess_loss"
+        return main_metric({name for _, info in self.found for name in info.summary}) or "excess_loss"
 
     @property
     def accurate(self) -> bool:
@@ -177,7 +177,7 @@ def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[R
         if not info.ended:
             continue
         settings = normal(info)
-        judged = {"accuracy", "excess_loss"} & info.summary.keys() or info.diverged_in is not None
+        judged = main_metric(info.summary) or info.diverged_in is not None
         if settings is None or not judged:
             others.append(info)
         else:  # the newest of equals comes first

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import __version__, configs
 from ..analysis import Estimate, verdicts
+from ..analysis.metrics import group_name
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
 from .markup import Markup, table, tag, text
@@ -80,7 +81,7 @@ def comparison(study: Study) -> Markup:
     with_beta = any("beta" in row.numbers for row in study.rows)
     several = len({row.cell.lr for row in study.rows}) > 1 or any(len(row.cell.rates) > 1 for row in study.rows)
     headings = [*study.keys, "method", "accuracy" if study.accurate else "excess loss"]
-    headings += ["frequent clients", "rare clients"] if grouped else []
+    headings += [group_name(0), group_name(1)] if grouped else []
     headings += [*(["β"] if with_beta else []), *(["learning rate"] if several else []), "seeds"]
     rows: list[Markup] = []
     for mine in study.conditions.values():

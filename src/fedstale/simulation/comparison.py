@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis import Curve, Estimate, method_label, over_seeds
+from ..analysis.metrics import main_metric
 from ..checks import fail, positive_int
 from ..configs import Config
 from ..rules import OPTIMIZERS, RULES
@@ -70,9 +71,8 @@ class Comparison:
     def metric(self) -> str:
         """What methods are compared by: the test accuracy, or the excess loss of a quadratic."""
         known = {name for runs in self.results.values() for run in runs.values() for name in run.metrics}
-        if not known & {"accuracy", "excess_loss"}:  # nothing was evaluated before it diverged
-            return "excess_loss" if self.settings.task == "quadratic" else "accuracy"
-        return "accuracy" if "accuracy" in known else "excess_loss"
+        # Where it diverged before anything was evaluated, the task tells.
+        return main_metric(known) or ("excess_loss" if self.settings.task == "quadratic" else "accuracy")
 
     def diverged(self, method: Method) -> dict[int, int]:
         """The rounds, counted from 1, in which seeds of a method diverged, by seed."""

@@ -1,0 +1,44 @@
+"""What metrics are called, and how their numbers are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container
+
+TITLES = {
+    "accuracy": "Test accuracy",
+    "test_loss": "Test loss",
+    "train_loss": "Training loss",
+    "excess_loss": "Excess loss F(w) − F(w*)",
+    "beta": "β",
+    "update_norm": "Norm of the global update",
+    "p_error": "RMS error of p̂",
+    "memory_error": "Memory error H",
+    "participants": "Clients that came",
+    "staleness_mean": "Mean staleness (rounds)",
+    "staleness_max": "Largest staleness (rounds)",
+    "server_bytes": "Memory of the server (bytes)",
+}
+"""Metrics that have a name for people, the most wanted first."""
+
+
+def main_metric(names: Container[str]) -> str | None:
+    """Return what runs with these metrics are compared by: the test accuracy, or the excess loss of a quadratic."""
+    return next((name for name in ("accuracy", "excess_loss") if name in names), None)
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, written in percent."""
+    return metric.startswith("accuracy")
+
+
+def metric_text(metric: str, value: float) -> str:
+    """Write the value of a metric; a dash where there is none."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.1%}" if is_share(metric) else f"{value:.3g}"
+
+
+def group_name(number: int) -> str:
+    """Name a participation group."""
+    return "frequent clients" if number == 0 else "rare clients" if number == 1 else f"group {number}"
