@@ -56,3 +56,9 @@ def test_wrong_files(tmp_path: Path) -> None:
     (tmp_path / "misspelt.toml").write_text("bata = 0.5")
     with pytest.raises(fs.InvalidInput, match=r"misspelt\.toml: unknown setting 'bata': did you mean beta"):
         from_toml(tmp_path / "misspelt.toml")
+
+
+def test_every_description_can_begin_a_sentence() -> None:
+    """The help of the command line begins them with a capital letter, which would make another symbol of η or β."""
+    for name, field in fs.simulation.Settings.model_fields.items():
+        assert (field.description or "")[:1].isascii(), name

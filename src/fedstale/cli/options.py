@@ -88,9 +88,10 @@ def _option(name: str) -> inspect.Parameter:
     kind = _plain_type(field.annotation)
     default = field.get_default(call_default_factory=True)
     described = (field.description or "").replace("[", r"\[")
-    text = described if default in (None, {}, "") else f"{described} (default {default})"
+    sentence = f"{described[:1].upper()}{described[1:]}."
+    text = sentence if default in (None, {}, "") else rf"{sentence} \[default: {default}]"
     if kind is dict:
-        flag, kind, text = flag.removesuffix("s"), list[str], f"NAME=VALUE: {described}"
+        flag, kind, text = flag.removesuffix("s"), list[str], f"NAME=VALUE. {sentence}"
     elif kind is bool:
         flag = f"{flag}/--no-{name.replace('_', '-')}"
     annotation: Any = Annotated[Optional[kind], typer.Option(flag, help=text, show_default=False)]  # noqa: UP045

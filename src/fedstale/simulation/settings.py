@@ -35,7 +35,7 @@ class Settings(BaseModel):
     share: float | None = Field(None, gt=0, le=1, description="fraction of the data to use; default: the task's")
     partition: str = Field("iid", description="split of the samples: iid, dirichlet or pathological")
     partition_options: dict[str, Any] = Field(
-        default_factory=dict, description="of the partition: alpha or classes_per_client"
+        default_factory=dict, description="options of the partition: alpha or classes_per_client"
     )
     swap: float = Field(0.0, ge=0, le=1, description="fraction of two labels to swap in the rare group (σ̂_g²)")
 
@@ -43,7 +43,8 @@ class Settings(BaseModel):
         "fedstale", description='aggregation rule; append "+adam" or another server optimiser'
     )
     beta: float | str | dict[str, Any] | None = Field(
-        None, description='fedstale: a number in [0, 1], "auto", "auto-per-client", "theory", a table {round = beta}'
+        None,
+        description='FedStale: β in [0, 1], "auto", "auto-per-client", "theory", a table {round = beta}',
     )
     rule_options: dict[str, Any] = Field(default_factory=dict, description="further options of the rule, such as mu")
     server_lr: float = Field(
@@ -52,10 +53,10 @@ class Settings(BaseModel):
     clip_norm: float | None = Field(None, gt=0, description="clip client updates to this ℓ2 norm; default: no clipping")
     max_weight: float | None = Field(None, ge=1, description="upper bound on a client's weight 1/p; default: none")
     bad_updates: Literal["diverge", "leave-out"] = Field(
-        "diverge", description="on a non-finite update, end the run as diverged, or leave the client out of the round"
+        "diverge", description='on a non-finite update, "diverge" ends the run, "leave-out" skips the client'
     )
     weights: Literal["client", "sample"] = Field(
-        "client", description="weights α_i: equal for all clients, or by number of samples"
+        "client", description='weights α_i: "client" (equal) or "sample" (by size)'
     )
     memory: str = Field(
         "ram",
@@ -86,7 +87,9 @@ class Settings(BaseModel):
     replacement: bool | None = Field(None, description="draw batches with replacement; default: the engine's")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of local SGD; the authors' code uses 5e-4")
-    schedule: str = Field("constant", description="of η_c: constant, cosine:T, step:EVERY:FACTOR or inverse-sqrt")
+    schedule: str = Field(
+        "constant", description="schedule of η_c: constant, cosine:T, step:EVERY:FACTOR or inverse-sqrt"
+    )
 
     engine: str = Field("auto", description="training engine: loop, vmap, auto (by the model) or fastest (timed)")
     precision: str = Field("float32", description="precision of local training: float32 or bfloat16")
