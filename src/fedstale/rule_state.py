@@ -35,7 +35,7 @@ def per_client(fill: float | bool = 0) -> Any:
 def held_by_clients() -> Any:
     """Declare a memory or an array that the clients keep: a server that runs the rule has no memory for it.
 
-    The running sum of such a memory is the server's.
+    The running sum of such a memory is the server's, where its rows count in it.
     """
     return field(metadata={_HELD_BY_CLIENTS: True})
 
@@ -85,7 +85,7 @@ class RuleState:
         """Bytes of the arrays, rows and running sums that the server keeps."""
         size = 0
         for _, value, elsewhere in self._leaves():
-            if isinstance(value, StaleMemory):
+            if isinstance(value, StaleMemory) and (not elsewhere or value.masses.any()):
                 size += value.total.nbytes
             if isinstance(value, (StaleMemory, np.ndarray)) and not elsewhere:
                 size += value.nbytes

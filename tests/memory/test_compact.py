@@ -189,7 +189,7 @@ def test_clients_may_join(where: str) -> None:
 def test_client_memory_is_never_approximated() -> None:
     from fedstale import rules
 
-    for name in ("scaffold", "feddyn", "fedlaavg"):
+    for name in ("scaffold", "feddyn", "fedlaavg", "fedawe"):
         state = rules.make(name).init(fs.Federation(N, D), memory="lowrank:2:float64")
         (memory,) = state.of_rule.memories().values()
         assert not isinstance(memory, LowRank)

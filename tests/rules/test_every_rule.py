@@ -34,6 +34,7 @@ RULES: list[fs.Rule] = [
     rules.MIFA(),
     rules.WaitingMIFA(),
     rules.FedLaAvg(),
+    rules.FedAWE(),
     rules.AFACD(max_delay=3),
     rules.AFACS(max_delay=3),
     rules.Scaffold(),

@@ -164,6 +164,7 @@ def test_bytes_on_the_wire() -> None:
         ("fedlaavg", 1.0),
         ("scaffold", 1.0),
         ("feddyn", 1.0),
+        ("fedawe", 0.0),
         ("svrg", 3.0),
         ("fedstale+adam", 8 + 1 + 2),
     ],
@@ -177,7 +178,7 @@ def test_server_memory(name: str, vectors: float) -> None:
     for t in range(2):
         rule.step(state, fs.Round(t, np.arange(8), updates, probabilities=0.5, steps=5, lr=0.1, second_pass=updates))
     assert rule.server_bytes(state) == pytest.approx(vectors * d * 8, abs=300)
-    assert (rule.client_memory == 1) == (name in ("fedlaavg", "scaffold", "feddyn"))
+    assert (rule.client_memory == 1) == (name in ("fedlaavg", "scaffold", "feddyn", "fedawe"))
 
 
 def test_fedlaavg_asks_the_least_recently_used() -> None:

@@ -49,11 +49,11 @@ def mean(values: dict[int, Array]) -> Array:
     return np.asarray(sum(ALPHA[i] / total * values[i] for i in values))
 
 
-def rounds(sets: Sets, one: Callable[[int, Array, NDArray[np.int64]], Array]) -> list[Array]:
+def rounds(sets: Sets, one: Callable[[int, Array, NDArray[np.int64]], Array], rate: float = 1.0) -> list[Array]:
     """w_1, w_2, … where `one` gives Δ of a round."""
     w, models = START.copy(), []
     for t, came in enumerate(sets):
-        w = w - one(t, w, came)
+        w = w - rate * one(t, w, came)
         models.append(w.copy())
     return models
 
@@ -191,6 +191,24 @@ def fedlaavg(sets: Sets) -> list[Array]:
     return rounds(sets, one)
 
 
+def fedawe(eta: float) -> Reference:
+    """Written with models, as in the paper's Algorithm 1."""
+
+    def reference(sets: Sets) -> list[Array]:
+        own, last = np.tile(START, (N, 1)), np.full(N, -1)
+
+        def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+            if not len(came):
+                return np.zeros(D)
+            new = mean({int(i): own[i] - eta * (t - last[i]) * train(i, own[i]) for i in came})
+            own[came], last[came] = new, t
+            return (w - new) / eta
+
+        return rounds(sets, one, eta)
+
+    return reference
+
+
 def anarchic(silo: bool) -> Reference:
     def reference(sets: Sets) -> list[Array]:
         models: list[Array] = []
@@ -324,6 +342,8 @@ PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("mifa-wait"), mifa(wait=True)),
     (rules.make("fedlaavg"), fedlaavg),
     (rules.make("fedlaavg", m=2), fedlaavg),
+    (rules.make("fedawe"), fedawe(1.0)),
+    (rules.make("fedawe", server_lr=0.7), fedawe(0.7)),
     (rules.make("afa-cd", max_delay=4, seed=7), anarchic(silo=False)),
     (rules.make("afa-cs", max_delay=4, seed=7), anarchic(silo=True)),
     (rules.make("scaffold", option="I"), scaffold("I")),

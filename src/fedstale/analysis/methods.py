@@ -22,6 +22,7 @@ NAMES = {
     "mifa": "MIFA",
     "mifa-wait": "MIFA, waiting",
     "fedlaavg": "FedLaAvg",
+    "fedawe": "FedAWE",
     "afa-cd": "AFA-CD",
     "afa-cs": "AFA-CS",
     "scaffold": "SCAFFOLD",

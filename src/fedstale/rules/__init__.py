@@ -14,6 +14,7 @@ from .averaging import FedAvg, UnbiasedFedAvg
 from .base import Local, Rule, refuse_non_finite
 from .coverage import OutsideCoverage
 from .fedau import FedAU
+from .fedawe import FedAWE
 from .feddyn import FedDyn
 from .fedlaavg import FedLaAvg
 from .fedprox import FedProx
@@ -49,6 +50,7 @@ __all__ = [
     "SVRG",
     "Anchored",
     "FedAU",
+    "FedAWE",
     "FedAvg",
     "FedDyn",
     "FedLaAvg",
@@ -91,6 +93,7 @@ _ALL: tuple[type[Rule], ...] = (
     MIFA,
     WaitingMIFA,
     FedLaAvg,
+    FedAWE,
     AFACD,
     AFACS,
     Scaffold,
