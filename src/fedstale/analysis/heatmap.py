@@ -207,11 +207,12 @@ class HeatMap:
 
 def paired(cell: Cell, reference: Cell) -> Estimate:
     """How much more accurate one cell is than another, seed by seed; one that diverged in either has no difference."""
-    a, b = ({run.settings.seed: run for run in one.runs} for one in (cell, reference))
-    seeds = sorted(a.keys() & b.keys())
-    ended = [[run.diverged_in for run in (a[seed], b[seed]) if run.diverged_in is not None] for seed in seeds]
-    gains = [a[seed].accuracy - b[seed].accuracy for seed in seeds]
-    return Estimate.of(gains, [min(rounds, default=None) for rounds in ended])
+    gains = cell.minus(reference)
+    ended: dict[int, list[int]] = {seed: [] for seed in gains}
+    for run in (*cell.runs, *reference.runs):
+        if run.diverged_in is not None and run.settings.seed in ended:
+            ended[run.settings.seed].append(run.diverged_in)
+    return Estimate.of(gains.values(), [min(rounds, default=None) for rounds in ended.values()])
 
 
 def ratio(p_min: float) -> float:

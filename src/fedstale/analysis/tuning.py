@@ -77,6 +77,11 @@ class Cell:
         """Accuracy by seed."""
         return {run.settings.seed: run.accuracy for run in self.runs}
 
+    def minus(self, other: Cell) -> dict[int, float]:
+        """How much more accurate than another cell, by the seeds that both have."""
+        mine, theirs = self.values, other.values
+        return {seed: mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())}
+
     @property
     def estimate(self) -> Estimate:
         """Accuracy over the seeds; none, but the rounds, when a seed diverged at every rate."""

@@ -37,8 +37,7 @@ def gain(table: HeatMap, point: Point, beta: Beta, reference: Beta) -> BySeed:
     cells = table.cells.get(point, {})
     if beta not in cells or reference not in cells:
         return {}
-    a, b = cells[beta].values, cells[reference].values
-    return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
+    return cells[beta].minus(cells[reference])
 
 
 def difference(table: HeatMap, points: Sequence[Point], beta: Beta, reference: Beta) -> BySeed:
@@ -251,7 +250,10 @@ def fig5_findings(known: HeatMap, estimated: HeatMap) -> list[Finding]:
         return [Finding(claim, nothing) for claim in (_SUFFERS, _LOWER)]
     points = [(p, FIG4_SWAP) for p in columns]
     seen = sum(edges(table, points, BETAS) for table in (known, estimated))
-    change = {beta: averaged(_change(known, estimated, point, beta) for point in points) for beta in BETAS}
+    change = {
+        beta: averaged(estimated.cells[point][beta].minus(known.cells[point][beta]) for point in points)
+        for beta in BETAS
+    }
     shown = ", ".join(f"β={beta:g} {estimate(values).points()}" for beta, values in change.items())
     table = stacked(change.values())
     extra = table[:, :-1] - table[:, -1:] if table.size else table  # how much more FedVARP, the last, loses
@@ -262,11 +264,6 @@ def fig5_findings(known: HeatMap, estimated: HeatMap) -> list[Finding]:
     lower = f"mean β_opt {means[0]:.2f} with exact, {means[1]:.2f} with estimated p, over {len(columns)} p_min"
     lower += f": lower by {drop:.2f}" if evidence else ""
     return [Finding(_SUFFERS, text, all_positive(extra), seen), Finding(_LOWER, lower, evidence, seen)]
-
-
-def _change(known: HeatMap, estimated: HeatMap, point: Point, beta: float) -> BySeed:
-    a, b = (table.cells[point][beta].values for table in (estimated, known))
-    return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
 
 
 def _lower(known: HeatMap, estimated: HeatMap, points: Sequence[Point]) -> tuple[Evidence, float]:
