@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from fedstale.analysis import Measured
 from fedstale.paper.grids import BETAS, P_MIN, SWAPS
 from fedstale.simulation import make_settings
-from fedstale.sweeps import Measured
 
 Accuracy = Callable[[float, float, float | str, int, float], float]
 """Of p_min, swap, β, seed and rate."""

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedstale.analysis import HeatMap, verdicts
+from fedstale.analysis import HeatMap, tuned, verdicts
 from fedstale.analysis.evidence import NONE, Evidence, all_positive, stacked
 from fedstale.analysis.heatmap import ratio
 from fedstale.analysis.verdicts import AT_EDGE, HELD, NOT_DECIDED, NOT_HELD, Claim, Finding, judged
 from fedstale.paper import claims
 from fedstale.paper.fig1 import METHODS
-from fedstale.sweeps import tuned
 
 from .synthetic import Accuracy, as_the_paper_says, measured
 

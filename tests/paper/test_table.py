@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedstale.analysis import Estimate, HeatMap
+from fedstale.analysis import Estimate, HeatMap, tuned
 from fedstale.analysis.heatmap import ratio
 from fedstale.paper import curves, heatmaps
 from fedstale.paper.grids import BETAS, Extent
-from fedstale.sweeps import tuned
 
 from .synthetic import as_the_paper_says, measured
 

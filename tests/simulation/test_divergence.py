@@ -16,13 +16,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import fedstale as fs
+from fedstale.analysis import tuned
 from fedstale.cli.app import app
 from fedstale.cli.compare import table
 from fedstale.figures import comparison_picture
 from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare, make_settings
 from fedstale.simulation.history import RoundsInMemory
 from fedstale.store import Store
-from fedstale.sweeps import Outcome, in_process, results, sweep, tuned, write_csv
+from fedstale.sweeps import Outcome, in_process, results, sweep, write_csv
 from fedstale.sweeps.batches import _run_alone
 
 WILD: dict[str, Any] = {"task": "quadratic", "num_clients": 2, "p_min": 0.5, "rounds": 20, "lr": 1e30}

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fedstale.analysis import Cell, tuned
 from fedstale.checks import InvalidInput
 from fedstale.simulation import Settings
 from fedstale.store import Store
-from fedstale.sweeps import Batch, Cell, Grid, Outcome, at_edges, lr_grid, results, sweep, tuned, widen
+from fedstale.sweeps import Batch, Grid, Outcome, at_edges, lr_grid, results, sweep, widen
 from fedstale.sweeps.executors import _Outcomes
 from fedstale.sweeps.widening import beyond
 from fedstale.tasks.catalogue import _DIGITS_GRID, _MNIST_GRID, _PAPER_GRID

@@ -13,8 +13,9 @@ from ..checks import fail
 from .options import Json, Patience, StorePath, make_console, print_json, say
 
 if TYPE_CHECKING:
+    from ..analysis import Cell
     from ..simulation.settings import Settings
-    from ..sweeps import Cell, SweepProgress
+    from ..sweeps import SweepProgress
     from ..sweeps.executors import Executor
 
 Workers = Annotated[
@@ -58,7 +59,7 @@ def sweep(
 
     FILE is a TOML file with [settings] and [grid], or a Python file.
     """
-    from .. import sweeps
+    from .. import analysis, sweeps
     from ..store import Store
 
     grid = sweeps.from_file(file)
@@ -92,7 +93,7 @@ def sweep(
         table = sweeps.results(opened, runs)
         if out is not None:
             sweeps.write_csv(out, table)
-        cells = sweeps.tuned(table) if tune else []
+        cells = analysis.tuned(table) if tune else []
     if json:
         summary = {"sweep": grid.name, **count_runs(*parts), "results": str(out) if out else None}
         print_json({**summary, "tuned": [_cell(cell) for cell in cells]})

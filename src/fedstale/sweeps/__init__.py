@@ -9,7 +9,6 @@ with Store.open("runs") as store:
     table = sweeps.results(store, grid.runs())
 """
 
-from ..analysis import Cell, Measured, tuned
 from .batches import Batch, plan, run_batch
 from .executors import in_process, processes, ray
 from .grid import Grid, from_file, lr_grid
@@ -20,9 +19,7 @@ from .widening import at_edges, widen
 
 __all__ = [
     "Batch",
-    "Cell",
     "Grid",
-    "Measured",
     "Outcome",
     "SweepProgress",
     "at_edges",
@@ -38,7 +35,6 @@ __all__ = [
     "run_batch",
     "settings_of",
     "sweep",
-    "tuned",
     "widen",
     "write_csv",
 ]
