@@ -88,7 +88,7 @@ def test_a_store_that_is_gone_ends_the_run_and_what_it_held_can_be_put_back(
     code, said = harmed(tmp_path, harm)
     assert code == 2
     assert said.count("\n") == 1, said
-    assert re.search(r"store \S+ was (deleted|replaced by another file) while this process was writing it; ", said)
+    assert re.search(r"store \S+ was (deleted|replaced by another file) while this process was writing to it; ", said)
     assert "has a checkpoint after round 10: fedstale resume" in said
     mend = re.search(r"mv (\S+) (\S+),", said)
     assert mend is not None

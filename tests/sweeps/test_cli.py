@@ -105,7 +105,7 @@ def test_ctrl_c_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "the same command goes on" in said
+    assert "run the same command again" in said
     assert "Traceback" not in said
     with Store.open(tmp_path / "s") as store:
         assert [info.status for info in store.runs()] == ["finished", "finished"]
