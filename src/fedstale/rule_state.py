@@ -28,7 +28,7 @@ _KINDS: dict[str, type[RuleState]] = {}
 
 
 def per_client(fill: float | bool = 0) -> Any:
-    """Declare an array with one entry per client, shape (N,); clients that join start with `fill`."""
+    """Declare an array with one entry or one row per client, shape (N, …); clients that join start with `fill`."""
     return field(metadata={_FILL: fill})
 
 
@@ -98,7 +98,7 @@ class RuleState:
             if isinstance(value, (RuleState, StaleMemory)):
                 value.grow(num_clients)
             elif _FILL in part.metadata:
-                more = np.full(num_clients - len(value), part.metadata[_FILL], dtype=value.dtype)
+                more = np.full((num_clients - len(value), *value.shape[1:]), part.metadata[_FILL], dtype=value.dtype)
                 setattr(self, part.name, np.concatenate([value, more]))
 
     def forget(self, clients: ArrayLike) -> None:
@@ -166,7 +166,7 @@ class RuleState:
                 values[name] = arrays[at].item() if what == "number" else arrays[at]
             else:
                 values[name] = None
-            if _FILL in declared[name].metadata and values[name].shape != (num_clients,):
+            if _FILL in declared[name].metadata and values[name].shape[:1] != (num_clients,):
                 raise InvalidInput(
                     f"the checkpoint's {at} has shape {values[name].shape}, there are {num_clients} clients"
                 )

@@ -53,6 +53,8 @@ options: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "refresh": unit,
         "self_normalised": st.booleans(),
     },
+    "FedSteer": {"core": count, "ridge": positive},
+    "UnbiasedFedSteer": {"core": count, "ridge": positive},
     "FedAU": {"cutoff": st.none() | count},
     "FedLaAvg": {"m": st.none() | count},
     "AFACD": {"max_delay": st.integers(0, 5), "seed": seeds},

@@ -29,6 +29,8 @@ RULES: list[fs.Rule] = [
     rules.TemperedFedStale(),
     rules.TemperedFedStale(theta=0.5, refresh=0.25, beta="auto"),
     rules.TemperedFedStale(theta=theta.AutoTheta(sample=7), refresh=0.0, self_normalised=True),
+    rules.FedSteer(),
+    rules.UnbiasedFedSteer(core=3, ridge=0.5),
     rules.FedAU(cutoff=4),
     rules.FedAU(cutoff=None),
     rules.MIFA(),

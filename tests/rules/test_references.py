@@ -137,6 +137,35 @@ def tempered(theta: float | None, beta: float, refresh: float, normalised: bool 
     return reference
 
 
+def fedsteer(core: int, ridge: float, first: bool) -> Reference:
+    """The ridge fit as least squares of a problem with as many more rows as there are directions."""
+
+    def reference(sets: Sets) -> list[Array]:
+        q: dict[int, Array] = {}
+        s: dict[int, dict[int, float]] = {i: {} for i in range(N)}
+
+        def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+            fresh, fitted = {int(i): train(i, w) for i in came}, dict(s)
+            for i in fresh if q else ():
+                units = np.array([q[j] / np.linalg.norm(q[j]) for j in q]).T
+                system = np.vstack([units, np.sqrt(ridge) * np.eye(len(q))])
+                size = float(np.linalg.norm(fresh[i]))
+                found = np.linalg.lstsq(system, np.append(fresh[i] / size, np.zeros(len(q))))[0]
+                fitted[i] = {j: size * c / float(np.linalg.norm(q[j])) for j, c in zip(q, found, strict=True)}
+            x = [sum((c * q[j] for j, c in own.items()), np.zeros(D)) for own in (fitted if first else s).values()]
+            delta = sum((ALPHA[i] * x[i] for i in range(N)), np.zeros(D))
+            delta = delta + sum((ALPHA[i] / P[i] * (fresh[i] - x[i]) for i in fresh), np.zeros(D))
+            s.update(fitted)
+            for i in fresh:
+                if i in q or len(q) < core:
+                    q[i] = fresh[i]
+            return delta
+
+        return rounds(sets, one)
+
+    return reference
+
+
 def fedau(cutoff: int) -> Reference:
     def reference(sets: Sets) -> list[Array]:
         gap = [0] * N
@@ -337,6 +366,9 @@ PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("tempered"), tempered(None, 1.0, 0.5)),
     (rules.make("tempered", beta=0.7, theta=0.3, refresh=0.2), tempered(0.3, 0.7, 0.2)),
     (rules.make("tempered", theta=0.5, self_normalised=True), tempered(0.5, 1.0, 0.5, normalised=True)),
+    (rules.make("fedsteer"), fedsteer(N, 0.01, first=True)),
+    (rules.make("u-fedsteer"), fedsteer(N, 0.01, first=False)),
+    (rules.make("u-fedsteer", core=3, ridge=0.2), fedsteer(3, 0.2, first=False)),
     (rules.make("fedau", cutoff=4), fedau(4)),
     (rules.make("mifa"), mifa(wait=False)),
     (rules.make("mifa-wait"), mifa(wait=True)),

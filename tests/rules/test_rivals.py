@@ -7,6 +7,8 @@ import pytest
 
 import fedstale as fs
 from fedstale import rules
+from fedstale.rules.fedsteer import SteeringState
+from tests.enumeration import expectation
 
 N, D = 5, 7
 
@@ -54,3 +56,57 @@ def test_fedawe_needs_the_model() -> None:
     rule.combine(state, fs.Round(0, [0], np.ones((1, 1))))
     with pytest.raises(fs.InvalidInput, match="pass model=w to init"):
         rule.combine(state, fs.Round(1, [1], np.ones((1, 1))))
+
+
+P = np.array([1.0, 0.7, 0.4, 0.2, 0.05])
+ALPHA = np.array([0.3, 0.1, 0.2, 0.15, 0.25])
+UPDATES = np.random.default_rng(11).normal(size=(N, D))
+
+
+def steered(rule: rules.FedSteer) -> fs.State:
+    """A state in which everybody has come at least once."""
+    state = rule.init(fs.Federation(N, D, weights=ALPHA), memory="ram:float64")
+    rng = np.random.default_rng(3)
+    for t in range(6):
+        who = np.arange(N) if t == 0 else np.flatnonzero(rng.random(N) < 0.6)
+        rule.combine(state, fs.Round(t, who, UPDATES[who] + rng.normal(size=(len(who), D)), probabilities=P[who]))
+    return state
+
+
+@pytest.mark.parametrize("core", [3, N])
+def test_fedsteer_is_biased_by_the_fit_in_the_same_round(core: int) -> None:
+    """Over all participation sets E[Δ] = Σ α_i Δ_i + Σ α_i (1 − p_i)(x_i before − x_i after); fitted later, no bias."""
+    rule, later = rules.FedSteer(core=core), rules.UnbiasedFedSteer(core=core)
+    state = steered(rule)
+    own = state.own(SteeringState)
+    members = np.argsort(own.place)[np.count_nonzero(own.place < 0) :]
+    directions = own.directions.rows(members)
+    before = own.coordinates @ directions
+    rule.combine(state, fs.Round(6, np.arange(N), UPDATES, probabilities=P))
+    after = own.coordinates @ directions
+    bias = (ALPHA * (1 - P)) @ (before - after)
+    assert np.linalg.norm(bias) > 0.05
+    target = ALPHA @ UPDATES
+    assert expectation(rule, lambda: steered(rule), UPDATES, P) == pytest.approx(target + bias, abs=1e-12)
+    assert expectation(later, lambda: steered(later), UPDATES, P) == pytest.approx(target, abs=1e-12)
+
+
+def test_fedsteer_moves_those_who_stay_away_with_those_who_come() -> None:
+    """Client 1 has always sent twice what client 0 sends: away, it is foretold to go on so."""
+    rule = rules.UnbiasedFedSteer(core=1, ridge=1e-9)
+    state = rule.init(fs.Federation(2, 3), memory="ram:float64")
+    old, new = np.array([1.0, 2.0, 3.0]), np.array([-3.0, 0.5, 1.0])
+    rule.combine(state, fs.Round(0, [0], [old], probabilities=1.0))
+    rule.combine(state, fs.Round(1, [0, 1], [old, 2 * old], probabilities=[1.0, 0.5]))
+    rule.combine(state, fs.Round(2, [0], [new], probabilities=1.0))
+    assert rule.combine(state, fs.Round(3, [0], [new], probabilities=1.0)) == pytest.approx((new + 2 * new) / 2)
+
+
+def test_fedsteer_clients_may_join_and_leave() -> None:
+    rule = rules.UnbiasedFedSteer(core=4)
+    state = rule.init(fs.Federation(4, D), memory="ram:float64")
+    rule.combine(state, fs.Round(0, np.arange(4), UPDATES[:4], probabilities=0.5))
+    rule.combine(state, fs.Round(1, np.arange(4), UPDATES[:4], probabilities=0.5))
+    state.grow(5)
+    state.forget(np.array([1]))
+    assert np.isfinite(rule.combine(state, fs.Round(2, [4], UPDATES[4:], probabilities=0.5))).all()

@@ -94,14 +94,14 @@ def test_a_state_takes_only_what_it_declares(rule: fs.Rule) -> None:
 
 @every_rule
 def test_joining_clients_grow_what_is_kept_of_each(rule: fs.Rule, tmp_path: Path) -> None:
-    """Whatever had one entry per client has one for each that joined, and the checkpoint has them, too."""
+    """Whatever had one entry or row per client has one for each that joined, and the checkpoint has them, too."""
     state = start(rule)
     advance(rule, state, 0, 8)
     before = state.of_rule.arrays()
     state.grow(N + 3)
     for path, array in state.of_rule.arrays().items():
-        if before[path].shape == (N,):
-            assert array.shape == (N + 3,)
+        if before[path].shape[:1] == (N,):
+            assert array.shape == (N + 3, *before[path].shape[1:])
             assert np.array_equal(array[:N], before[path])
         else:
             assert np.array_equal(array, before[path])
@@ -170,10 +170,12 @@ def test_what_clients_hold_is_not_the_servers() -> None:
     state = Odd().init(fs.Federation(N, D))
     state.of_rule = own = odd(state)
     before = state.nbytes
-    own.theirs.replace([0, 1], np.ones((2, D)))
+    own.theirs.replace([0, 1], np.ones((2, D)), masses=0.0)
     assert state.nbytes == before
+    own.theirs.replace([0, 1], np.ones((2, D)))
+    assert state.nbytes == before + D * 8  # a sum that their rows count in is the server's
     own.stale.replace([0, 1], np.ones((2, D)))
-    assert state.nbytes == before + 2 * D * 4
+    assert state.nbytes == before + D * 8 + 2 * D * 4
 
 
 @pytest.mark.parametrize("memory", ["ram", "disk:{}"])

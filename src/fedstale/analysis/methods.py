@@ -18,6 +18,8 @@ NAMES = {
     "u-fedvarp": "U-FedVARP",
     "fedstale": "FedStale",
     "tempered": "Tempered FedStale",
+    "fedsteer": "FedSteer",
+    "u-fedsteer": "U-FedSteer",
     "fedau": "FedAU",
     "mifa": "MIFA",
     "mifa-wait": "MIFA, waiting",

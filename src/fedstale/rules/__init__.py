@@ -18,6 +18,7 @@ from .fedawe import FedAWE
 from .feddyn import FedDyn
 from .fedlaavg import FedLaAvg
 from .fedprox import FedProx
+from .fedsteer import FedSteer, UnbiasedFedSteer
 from .guard import Guarded, guard
 from .mifa import MIFA, WaitingMIFA
 from .sarah import SARAH
@@ -56,6 +57,7 @@ __all__ = [
     "FedLaAvg",
     "FedProx",
     "FedStale",
+    "FedSteer",
     "FedVARP",
     "Guarded",
     "Local",
@@ -72,6 +74,7 @@ __all__ = [
     "ServerYogi",
     "TemperedFedStale",
     "UnbiasedFedAvg",
+    "UnbiasedFedSteer",
     "UnbiasedFedVARP",
     "WaitingMIFA",
     "WrappedRule",
@@ -89,6 +92,8 @@ _ALL: tuple[type[Rule], ...] = (
     UnbiasedFedVARP,
     FedStale,
     TemperedFedStale,
+    FedSteer,
+    UnbiasedFedSteer,
     FedAU,
     MIFA,
     WaitingMIFA,
