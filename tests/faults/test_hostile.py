@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, Error, Message, RecordDict
 from numpy.typing import NDArray
 
 import fedstale as fs
@@ -145,15 +145,6 @@ def test_what_a_client_writes_cannot_forge_a_log_line(caplog: pytest.LogCaptureF
     assert len(line) < 400
     assert len(strategy.left_out[0][1].reason) <= 300
     assert printable("a\tb", 10) == r"a\tb"
-
-
-def test_metrics_that_nobody_can_average_do_not_end_the_federation() -> None:
-    def choke(contents: Any, key: str) -> MetricRecord:
-        raise KeyError("accuracy")
-
-    strategy = FedStale(**QUICK, train_metrics_aggr_fn=choke)
-    result = strategy.start(MemoryGrid(GOOD), record(hostile.first_model()), num_rounds=2)
-    assert result.train_metrics_clientapp[2]["fedstale/participants"] == 3
 
 
 def test_a_node_that_invents_clients_fills_the_memory_only_so_far() -> None:

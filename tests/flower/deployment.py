@@ -162,6 +162,14 @@ class Machine:
         found = self.flwr("list", link, "--run-id", run)
         return str(found["runs"][0]["status"])
 
+    def log(self, run: str) -> str:
+        """What the ServerApp of a run has logged."""
+        command: list[str | Path] = [BIN / "flwr", "log", run, "dep", "--show"]
+        done = subprocess.run(
+            command, env=self.environment("cli"), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=self.app
+        )
+        return str(done.stdout + done.stderr)
+
     def finish(self, run: str, output: str, link: str = "dep") -> str:
         """Wait for the end of a run; its model tells sooner than Flower's command line, which is slow to ask."""
         asked = time.monotonic()
@@ -311,8 +319,9 @@ def keyless(machine: Machine) -> dict[str, Any]:
 
     client.write_text(good_client.replace(', "client-id": partition', ""))
     server.write_text(good_server.replace('identity="metric:client-id"', 'identity="auto"'))
-    refused = machine.finish(machine.run("refused", num_server_rounds=6), "refused")
-    why = "".join(file.read_text(errors="replace") for file in machine.folder.glob("superlink.log"))
+    run = machine.run("refused", num_server_rounds=6)
+    refused = machine.finish(run, "refused")
+    why = machine.log(run)
     server.write_text(good_server.replace('identity="metric:client-id"', 'identity="node"'))
     ghosts = restarting("ghosts")
     client.write_text(good_client)

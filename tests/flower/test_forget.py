@@ -62,7 +62,7 @@ def test_who_is_silent_for_long_leaves_is_counted_and_comes_back_as_new(caplog: 
     aggregator = strategy.aggregator
     assert aggregator is not None
     assert aggregator.identities == ["client-id:0", "client-id:1", "", "client-id:2"]
-    np.testing.assert_allclose(aggregator.state.federation.alpha(), [1 / 3, 1 / 3, 0, 1 / 3])
+    np.testing.assert_allclose(aggregator.state.federation.alpha(), [1 / 3, 1 / 3, 0, 1 / 3, 0])
     p = strategy.probabilities.values(aggregator.state.estimator, np.array([3]), ["client-id:2"])
     assert p[0] == 1.0
 

@@ -147,7 +147,7 @@ def test_after_a_restart_with_new_node_ids_the_rows_are_found_again() -> None:
     strategy.start(grid, record(first_model()), num_rounds=2)
     assert strategy.aggregator is not None
     assert len(strategy.aggregator.identities) == 3
-    assert strategy.aggregator.state.last_seen.tolist() == [3, 3, 3]
+    assert strategy.aggregator.state.last_seen.tolist()[:3] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(

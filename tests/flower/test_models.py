@@ -51,7 +51,7 @@ def test_buffers_stay_when_nobody_answers() -> None:
 
 def test_a_running_variance_never_overshoots() -> None:
     """With p = 0.05 the rule takes twenty times the client's step: a variance that went through it is negative."""
-    options: Any = {**QUICK, "probabilities": 0.05, "min_available_nodes": 0, "min_train_nodes": 0}
+    options: Any = {**QUICK, "probabilities": 0.05, "num_clients": 1, "min_available_nodes": 0, "min_train_nodes": 0}
 
     class Shrinking(Trainer):
         def model(self, received: Model, server_round: int) -> Model:

@@ -94,7 +94,7 @@ class OwnStart(FedStale):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: Any = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Any = None,
@@ -262,7 +262,7 @@ def test_auto_refuses_what_the_checkpoint_does_not_fit(tmp_path: Path) -> None:
     FedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=1)
     for change, text in (
         ({"beta": 0.5}, "rule"),
-        ({"weights": "sample"}, "weights = 'sample': the checkpoint was written with 'client'"),
+        ({"weights": "client"}, "weights = 'client': the checkpoint was written with 'sample'"),
         ({"memory": "ram:bfloat16"}, "memory = 'ram:bfloat16': the checkpoint was written with 'ram'"),
     ):
         with pytest.raises(fs.InvalidInput, match=text):

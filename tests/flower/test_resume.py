@@ -114,7 +114,7 @@ def test_resume_refuses_what_does_not_fit(tmp_path: Path) -> None:
     grid = MemoryGrid(trainers(range(2)))
     FedStale(checkpoint=tmp_path).start(grid, record(model()), num_rounds=1)
     for changes, text in (
-        ({"weights": "sample"}, "weights = 'sample': the checkpoint was written with 'client'"),
+        ({"weights": "client"}, "weights = 'client': the checkpoint was written with 'sample'"),
         ({"identity": "key"}, "identity"),
         ({"rule": fs.FedStale(beta=0.5)}, "rule"),
         ({"rule": fs.FedAvg()}, "rule"),

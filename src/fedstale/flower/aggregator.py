@@ -7,7 +7,7 @@ and dtypes of the arrays, identities) travels in its notes and arrays.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,10 @@ _FACTS = "flower"
 """The note of a checkpoint that holds the facts about the strategy, as JSON."""
 _BUFFER, _RETURNED = "buffer/", "returned/"
 """Before the names of its arrays."""
+_CLIENT_BUFFER, _HAVING = "client-buffer/", "client-buffer-of/"
 _LAST_HEARD = "last_heard"
+_ENOUGH_FOR_A_MEDIAN = 4
+"""Clients from which on the median of their sizes says what is usual."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,39 @@ class AppliedRound:
     left_out: list[LeftOut]
     staleness: Float
     """How many rounds ago the clients known before had contributed last."""
+    examples_cut: int
+    """How many claims to have very many examples were cut down."""
+
+
+@dataclass(frozen=True)
+class RoundSetting:
+    """What the server knows of a round before it looks at the replies.
+
+    Attributes
+    ----------
+    asked_share
+        The probability that a connected node was asked.
+    connected
+        The clients that were there, asked or not, as far as they are known.
+    not_asked
+        The clients of whom it was not seen whether they would answer.
+    never_asked
+        How many nodes were there that nobody has asked yet: clients who are not known.
+    at_least
+        N, where it is known from elsewhere.
+    max_clients
+        How many may become known.
+    max_examples_ratio
+        How many times the median a claimed number of examples may be.
+    """
+
+    asked_share: float = 1.0
+    connected: Sequence[int] = ()
+    not_asked: Sequence[int] = ()
+    never_asked: int = 0
+    at_least: int = 0
+    max_clients: int | None = None
+    max_examples_ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +122,8 @@ class Aggregator:
         self.last_heard = np.zeros(len(self.identities), dtype=np.int64)
         """The last round in which a client contributed, or was connected as far as that is known, shape (n,)."""
         self.returned: ArrayRecord | None = None
+        self.client_buffers: dict[int, dict[str, NDArray[Any]]] = {}
+        """What each client sent last of the arrays beside the vector: who is away is in their average too."""
         self._index = {name: i for i, name in enumerate(self.identities) if name}
         self._rows = np.empty((0, layout.num_params), dtype=layout.dtype)
 
@@ -99,7 +137,6 @@ class Aggregator:
         weights: Literal["client", "sample"],
         memory: str,
         averaged_buffers: Sequence[str],
-        num_clients: int | None,
     ) -> Aggregator:
         """Start a federation with this model; clients are added as they reply."""
         model = read_arrays(arrays)
@@ -107,12 +144,12 @@ class Aggregator:
         vector, buffers = layout.split(model)
         if not np.isfinite(vector).all():
             raise fail("initial_arrays", "NaN or infinity", "the first model must be finite")
-        rows = num_clients or 1  # before anybody is known, one row that nobody has taken
-        sizes = np.ones(rows) if weights == "sample" else None
-        federation = Federation(rows, layout.num_params, weights=weights, sizes=sizes)
+        # α_i ∝ n_i, with n_i = 1 where every client weighs the same. One row, the next that is free, stands for all
+        # clients that are not known yet.
+        federation = Federation(1, layout.num_params, weights="sample", sizes=[1.0])
         state = rule.init(federation, memory=memory, model=vector)
         refuse_local_work(rule, state, np.zeros(1, dtype=np.int64))
-        state.estimator = probabilities.start(rows)
+        state.estimator = probabilities.start(1)
         return cls(state, layout, buffers, [], by_sample=weights == "sample")
 
     @property
@@ -154,36 +191,42 @@ class Aggregator:
         index: int,
         replies: Sequence[ClientReply],
         probabilities: Probabilities,
-        max_clients: int | None = None,
-        connected: Sequence[int] = (),
+        setting: RoundSetting,
     ) -> AppliedRound:
-        """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step.
-
-        `connected` are clients that were there, asked or not.
-        """
+        """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step."""
         last = self.state.last_seen
         staleness = (index - last[last >= 0]).astype(np.float64)
-        found = self._admitted(self._read(replies, probabilities), max_clients)
+        found = self._admitted(self._read(replies, probabilities), setting.max_clients)
         updates = [item for item in found if isinstance(item, _ClientUpdate)]
-        self._register([update.reply for update in updates], probabilities)
+        cut = self._register([update.reply for update in updates], probabilities, setting)
         updates.sort(key=lambda update: self._index[update.reply.identity])  # the order of all sums
         valid = [update.reply for update in updates]
         clients = np.array([self._index[reply.identity] for reply in valid], dtype=np.int64)
-        p = probabilities.values(self.state.estimator, clients, [reply.identity for reply in valid])
+        p = probabilities.values(
+            self.state.estimator, clients, [reply.identity for reply in valid], setting.asked_share
+        )
         refuse_local_work(rule, self.state, clients)
         rule.step(self.state, Round(index, clients, [update.row for update in updates], probabilities=p))
         if valid and self.layout.buffers:
-            masses = self.state.federation.masses(clients)
-            self.buffers = self.layout.mean_buffers([update.buffers for update in updates], masses)
-        probabilities.observe(self.state.estimator, clients)
-        self.last_heard[[*clients, *connected]] = index
-        return AppliedRound(clients, p, valid, [item for item in found if isinstance(item, LeftOut)], staleness)
+            for client, update in zip(clients.tolist(), updates, strict=True):
+                # A view of the reply would keep all of it in memory.
+                copies = {name: np.array(buffer) for name, buffer in update.buffers.items()}
+                self.client_buffers[client] = self.client_buffers.get(client, {}) | copies
+            having = sorted(self.client_buffers)
+            masses = self.state.federation.masses(np.array(having, dtype=np.int64))
+            self.buffers |= self.layout.mean_buffers([self.client_buffers[client] for client in having], masses)
+        contributed = set(clients.tolist())
+        probabilities.observe(self.state.estimator, clients, [i for i in setting.not_asked if i not in contributed])
+        self.last_heard[[*clients, *setting.connected]] = index
+        left_out = [item for item in found if isinstance(item, LeftOut)]
+        return AppliedRound(clients, p, valid, left_out, staleness, cut)
 
     def _read(self, replies: Sequence[ClientReply], probabilities: Probabilities) -> list[_ClientUpdate | LeftOut]:
         """Compute each reply's update in a row of its own; what is wrong with an reply leaves it out."""
         rows = self._row_buffers(len(replies))
         sent = self.layout.as_sent(self.model)
         sizes = self.by_sample
+        trained = self.layout.trained(reply.arrays for reply in replies)
 
         def read_reply(i: int) -> _ClientUpdate | LeftOut:
             reply, row = replies[i], rows[i]
@@ -192,7 +235,7 @@ class Aggregator:
                     raise BadArrays(f"no probability is known for client {reply.identity}")
                 if sizes and reply.size is None:
                     raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
-                self.layout.check(reply.arrays)
+                self.layout.check(reply.arrays, trained)
                 with np.errstate(over="ignore", invalid="ignore"):
                     self.layout.difference(sent, reply.arrays, row)
                 if (reason := fault(row)) is not None:
@@ -229,34 +272,52 @@ class Aggregator:
             self._rows = np.empty((count, self.layout.num_params), dtype=self.layout.dtype)
         return list(self._rows[:count])
 
-    def _register(self, replies: Sequence[ClientReply], probabilities: Probabilities) -> None:
-        """Give the next indices to who is new, and take note of the sizes that were reported."""
+    def _register(self, replies: Sequence[ClientReply], probabilities: Probabilities, setting: RoundSetting) -> int:
+        """Give the next indices to who is new, and take note of all sizes; return how many claims were cut."""
+        before = len(self.identities)
         for reply in replies:
             if reply.identity not in self._index:
                 self._index[reply.identity] = len(self.identities)
                 self.identities.append(reply.identity)
         state, known = self.state, len(self.identities)
+        # After a restart it is not known yet which of the known clients are behind the connected nodes.
+        there = len(setting.connected) + known - before + setting.never_asked
         self.last_heard = np.concatenate([self.last_heard, np.full(known - len(self.last_heard), state.round)])
-        sizes = self._sizes(replies) if state.federation.weights == "sample" else None
-        if known > state.federation.num_clients or sizes is not None:
-            rows = max(known, state.federation.num_clients)
-            state.grow(rows, sizes)
+        rows = max(known + 1, state.federation.num_clients)
+        old = np.asarray(state.federation.sizes)
+        sizes = np.zeros(rows)
+        sizes[self.known] = np.pad(old, (0, rows - len(old)))[self.known]
+        claims = {self._index[reply.identity]: float(reply.size or 0.0) if self.by_sample else 1.0 for reply in replies}
+        former = sizes.copy()
+        sizes[list(claims)] = list(claims.values())
+        cut = self._cut_claims(sizes, claims, setting.max_examples_ratio)
+        self._follow(former, sizes, claims)
+        others = max(setting.at_least - len(self._index), there - len(self._index), 0)
+        sizes[known] = others * (sizes[self.known].mean() if self._index else 1.0)
+        if not sizes.any():
+            sizes[known] = 1.0
+        state.grow(rows, sizes)
+        if state.estimator is not None and state.estimator.num_clients < rows:
             probabilities.grow(state.estimator, rows)
+        probabilities.forget(state.estimator, [*range(before, known)])  # a row may have been there for a while
+        return cut
 
-    def _sizes(self, replies: Sequence[ClientReply]) -> Float | None:
-        """Return n_i of everybody with what was reported now; a row in memory follows the size of its client."""
-        old = np.asarray(self.state.federation.sizes)
-        sizes = np.zeros(max(len(self.identities), len(old)))
-        first = self.by_sample and not (self.state.last_seen >= 0).any()  # the rows are not taken yet: no sizes
-        sizes[: len(old)] = 0.0 if first else old
-        for reply in replies:
-            client, size = self._index[reply.identity], float(reply.size or 0.0) if self.by_sample else 1.0
-            before, sizes[client] = sizes[client], size
+    def _cut_claims(self, sizes: Float, claims: Mapping[int, float], ratio: float | None) -> int:
+        """Cut claimed sizes down to a multiple of the median, once there are enough clients to have one."""
+        if ratio is None or not self.by_sample or len(self._index) < _ENOUGH_FOR_A_MEDIAN:
+            return 0
+        most = ratio * float(np.median(sizes[self.known]))
+        cut = [client for client in claims if sizes[client] > most]
+        sizes[cut] = most
+        return len(cut)
+
+    def _follow(self, before: Float, sizes: Float, claims: Iterable[int]) -> None:
+        """Let rows in memory count with the new sizes of their clients."""
+        for client in claims:
             for memory in self.state.of_rule.memories().values():
-                if client < memory.num_clients and memory.slots[client] >= 0 and before != size:
-                    mass = memory.masses[client] * (size / before)
+                if client < memory.num_clients and memory.slots[client] >= 0 and before[client] != sizes[client]:
+                    mass = memory.masses[client] * (sizes[client] / before[client])
                     memory.replace([client], memory.rows([client]), masses=[mass])
-        return sizes if sizes.any() else None
 
     def overdue(self, index: int, forget_after: int | None, forget_nodes_after: int | None) -> list[str]:
         """Return who was not heard of for so many rounds; clients known by a node id only have a limit of their own."""
@@ -274,11 +335,11 @@ class Aggregator:
         state = self.state
         for client in clients:
             self.identities[client] = ""
-        if not self._index and len(self.identities) == state.federation.num_clients:
-            # Nobody is left: as before the first round, one row that nobody has taken.
-            sizes = [*np.asarray(state.federation.sizes), 1.0] if state.federation.sizes is not None else None
-            state.grow(len(self.identities) + 1, sizes)
-            probabilities.grow(state.estimator, len(self.identities) + 1)
+            self.client_buffers.pop(client, None)
+        if not self._index:  # nobody is left: as before the first round, one row that stands for all
+            sizes = np.array(state.federation.sizes)
+            sizes[len(self.identities)] = 1.0
+            state.grow(len(sizes), sizes)
         state.forget(np.array(clients, dtype=np.int64))
         probabilities.forget(state.estimator, clients)
         self._rows = np.empty((0, self.layout.num_params), dtype=self.layout.dtype)
@@ -312,6 +373,12 @@ class Aggregator:
         self.state.notes[_FACTS] = json.dumps(facts, sort_keys=True)
         self.state.arrays = {_BUFFER + name: array for name, array in self.buffers.items()}
         self.state.arrays[_LAST_HEARD] = self.last_heard
+        for slot in self.layout.buffers:
+            having = [client for client in sorted(self.client_buffers) if slot.name in self.client_buffers[client]]
+            if having:
+                stacked = np.stack([self.client_buffers[client][slot.name] for client in having])
+                self.state.arrays[_CLIENT_BUFFER + slot.name] = stacked
+                self.state.arrays[_HAVING + slot.name] = np.array(having, dtype=np.int64)
         if returned is not None:
             self.state.arrays |= {_RETURNED + slot.name: decode(returned[slot.name]) for slot in self.layout.slots}
         self.state.save(folder)
@@ -329,6 +396,10 @@ class Aggregator:
         buffers = {s.name: saved[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
         aggregator = cls(state, layout, buffers, facts["identities"], by_sample=facts["by_sample"])
         aggregator.last_heard = saved[_LAST_HEARD]
+        for slot in layout.buffers:
+            for k, client in enumerate(saved.get(_HAVING + slot.name, ())):
+                buffer = saved[_CLIENT_BUFFER + slot.name][k].reshape(slot.shape)
+                aggregator.client_buffers.setdefault(int(client), {})[slot.name] = buffer
         if all(_RETURNED + s.name in saved for s in layout.slots):
             returned = {s.name: saved[_RETURNED + s.name].reshape(s.shape) for s in layout.slots}
             aggregator.returned = ArrayRecord({name: Array(array) for name, array in returned.items()})

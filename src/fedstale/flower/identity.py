@@ -71,7 +71,8 @@ class Identity:
         """Which registered key a reported id belongs to: the first that reported it."""
         self._keys: dict[int, str] = {}
         self._registered: set[int] = set()
-        self._last: dict[int, str] = {}
+        self.nodes: dict[int, str] = {}
+        """Who contributed last from a node."""
         self._warned = False
 
     def register_nodes(self, nodes: Iterable[Any]) -> list[int]:
@@ -95,10 +96,6 @@ class Identity:
 
     def identify(self, node: int, content: RecordDict) -> str:
         """Return the identity behind a reply, such as "client-id:7"; raise `IdentityRefused` where it has none."""
-        self._last[node] = identity = self._identify(node, content)
-        return identity
-
-    def _identify(self, node: int, content: RecordDict) -> str:
         key = self._keys.get(node)
         if key is not None and (self.mode == "key" or (self.mode == "auto" and node in self._registered)):
             return key
@@ -122,20 +119,24 @@ class Identity:
             raise IdentityRefused(
                 f"it claims to be {identity}, which belongs to a node with another key", conflict=True, client=identity
             )
-        if key is not None:
-            self.claims[identity] = key
         return identity
+
+    def confirm(self, node: int, identity: str) -> None:
+        """Take note of who contributed from a node: a reply that was left out says nothing about anybody."""
+        self.nodes[node] = identity
+        if node in self._registered and self.mode.startswith("metric:"):
+            self.claims.setdefault(identity, self._keys[node])
 
     def last_identity(self, node: int) -> str | None:
         """Return who is behind a node, as far as it is known before it answers: by its key, or by its last answer."""
         if self.mode == "key" or (self.mode == "auto" and node in self._registered):
             return self._keys.get(node)
-        return f"node:{node}" if self.mode == "node" else self._last.get(node)
+        return f"node:{node}" if self.mode == "node" else self.nodes.get(node)
 
     def forget(self, identity: str) -> None:
         """Lose every trace of a client."""
         self.claims.pop(identity, None)
-        self._last = {node: name for node, name in self._last.items() if name != identity}
+        self.nodes = {node: name for node, name in self.nodes.items() if name != identity}
 
     def drop_reported_ids(self, content: RecordDict) -> RecordDict:
         """Return a reply's content without reported ids in its metrics: their average means nothing."""

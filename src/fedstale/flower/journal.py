@@ -49,6 +49,7 @@ def round_metrics(
         "known": len(known),
         **account.numbers(),
         "forgotten": forgotten,
+        "examples_cut": applied.examples_cut,
         "staleness_mean": float(applied.staleness.mean()) if applied.staleness.size else 0.0,
         "staleness_max": float(applied.staleness.max(initial=0.0)),
     }

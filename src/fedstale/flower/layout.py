@@ -1,13 +1,14 @@
 """How a Flower model (named arrays of any shape and dtype) becomes the one vector w of Algorithm 1, and back.
 
 Floating-point arrays go through the rule as one flat vector. What a rule must not touch is kept beside it and
-averaged over those who answered: integer and boolean buffers (a counter has no gradient), and running
-statistics of normalisation layers (an update weighted by 1/p_i may overshoot, and a variance below zero is NaN).
+averaged over the clients, each with what it sent last: integer and boolean buffers (a counter has no gradient), and
+running statistics of normalisation layers (an update weighted by 1/p_i may overshoot: a variance below zero is NaN).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -124,16 +125,27 @@ class Layout:
             sent[slot.start : slot.stop] = vector[slot.start : slot.stop].astype(slot.dtype)
         return sent
 
-    def check(self, record: Mapping[str, Array]) -> None:
-        """Refuse arrays that are not this model's, by what the record says of them."""
-        wanted = {slot.name for slot in self.slots}
+    def check(self, record: Mapping[str, Array], wanted: AbstractSet[str]) -> None:
+        """Refuse arrays other than those that are wanted, by what the record says of them."""
         for what, names in (("missing", wanted - record.keys()), ("unknown", record.keys() - wanted)):
             if names:
                 raise BadArrays(f"{what} arrays: {', '.join(sorted(names)[:3])}{' …' if len(names) > 3 else ''}")
 
+    def trained(self, records: Iterable[Mapping[str, Array]]) -> AbstractSet[str]:
+        """Return the names that replies hold: those of the whole model, or the part that most of them hold.
+
+        Clients may train a part of the model (a head, adapters) and send only that: the rest has not moved.
+        """
+        names = {slot.name for slot in self.slots}
+        parts = [frozenset(record) for record in records if record and record.keys() <= names]
+        return max(dict.fromkeys(parts), key=lambda part: (parts.count(part), len(part)), default=frozenset(names))
+
     def difference(self, sent: NDArray[Any], record: Mapping[str, Array], out: NDArray[Any]) -> None:
         """Write Δ = w_t − w_i into `out`, shape (d,); refuse arrays of another shape or kind."""
         for slot in self.parameters:
+            if slot.name not in record:
+                out[slot.start : slot.stop] = 0.0
+                continue
             array = _fitting(slot, record[slot.name], "f")
             np.subtract(sent[slot.start : slot.stop], array, out=out[slot.start : slot.stop], casting="same_kind")
 
@@ -141,6 +153,8 @@ class Layout:
         """Return a reply's buffers; refuse those of another shape, or not finite."""
         found = {}
         for slot in self.buffers:
+            if slot.name not in record:
+                continue
             array = _fitting(slot, record[slot.name], _KINDS[slot.dtype.kind]).reshape(slot.shape)
             limit = _LARGEST_WHOLE if slot.dtype.kind in "iub" else min(_LARGEST, float(np.finfo(slot.dtype).max))
             if not (np.abs(array.astype(np.float64)) <= limit).all():
@@ -154,9 +168,13 @@ class Layout:
         """Return the weighted mean of the replies' buffers, in each buffer's dtype; integers are rounded."""
         result = {}
         for slot in self.buffers:
+            having = [(w, reply[slot.name]) for w, reply in zip(weights, replies, strict=True) if slot.name in reply]
+            if not having:
+                continue
             mean: NDArray[Any] = np.zeros(slot.shape)
-            for weight, reply in zip(weights / weights.sum(), replies, strict=True):
-                mean += weight * reply[slot.name]
+            total = sum(weight for weight, _ in having)
+            for weight, buffer in having:
+                mean += weight / total * buffer
             if slot.dtype.kind == "b":
                 mean = mean >= 0.5
             elif slot.dtype.kind in "iu":

@@ -40,7 +40,7 @@ def run_rounds(
     grid: Grid,
     initial_arrays: ArrayRecord,
     num_rounds: int,
-    timeout: float,
+    timeout: float | Callable[[int], float],
     train_config: ConfigRecord,
     evaluate_config: ConfigRecord,
     evaluate_fn: _EvaluateFn | None,
@@ -57,8 +57,13 @@ def run_rounds(
         before = strategy.begin_start()
         aggregator = strategy.prepare(initial_arrays)
         aggregator.read_fitting(initial_arrays)
-        # Work that nobody waits for any more would only delay a node's next round.
-        strategy.ttl = timeout
+
+        def patience(server_round: int) -> float:
+            seconds = timeout(server_round) if callable(timeout) else timeout
+            # Work that nobody waits for any more would only delay a node's next round.
+            strategy.ttl = seconds
+            return seconds
+
         total = aggregator.state.round
         done = min(max(total - before, 0), num_rounds)
         arrays = initial_arrays if done == 0 else strategy.current_arrays()
@@ -75,14 +80,15 @@ def run_rounds(
         if not history.has(phase, before + done):
             evaluated = _server_evaluation(strategy, evaluate_fn, phase, done, before, arrays, result)
         if done:  # the process may have died between its checkpoint and the end of the round
-            evaluated |= _client_evaluation(strategy, grid, arrays, done, evaluate_config, timeout, result)
+            evaluated |= _client_evaluation(strategy, grid, arrays, done, evaluate_config, patience(done), result)
         if done and journal.lacks(total - 1):
             journal.record(total - 1, strategy.pending_log, evaluated, per_client(aggregator, probabilities))
         for server_round in range(done + 1, num_rounds + 1):
             _logger.log(INFO, "")
             _logger.log(INFO, "[ROUND %s/%s]", server_round, num_rounds)
+            seconds = patience(server_round)
             messages = strategy.configure_train(server_round, arrays, train_config, grid)
-            replies = _send(grid, messages, timeout)
+            replies = _send(grid, messages, seconds)
             with postponed("round"):
                 model, train = strategy.aggregate_train(server_round, replies)
                 if model is not None:
@@ -91,7 +97,7 @@ def run_rounds(
             if train is not None:
                 _logger.log(INFO, "\t└──> Aggregated MetricRecord: %s", train)
                 result.train_metrics_clientapp[server_round] = train
-            evaluated = _client_evaluation(strategy, grid, arrays, server_round, evaluate_config, timeout, result)
+            evaluated = _client_evaluation(strategy, grid, arrays, server_round, evaluate_config, seconds, result)
             evaluated |= _server_evaluation(strategy, evaluate_fn, "server", server_round, before, arrays, result)
             if strategy.last_round is not None:
                 index = before + server_round - 1

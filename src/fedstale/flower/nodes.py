@@ -14,7 +14,7 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 
-from ..checks import fail, positive_int
+from ..checks import InvalidInput, fail, positive_int
 from ..checks import fraction as check_fraction
 from ..participation import Selection, UniformSample
 from ..randomness import generator
@@ -69,12 +69,25 @@ class Selector:
         """Whether anybody is ever asked."""
         return self.fraction > 0.0
 
+    def count(self, connected: int) -> int:
+        """How many of so many connected nodes are asked, where there is no `selection`."""
+        return min(max(int(connected * self.fraction), self.minimum), connected)
+
+    def inclusion(self, connected: int) -> float | None:
+        """The probability that one of so many connected nodes is asked; None where that depends on the past."""
+        if self.selection is None:
+            return self.count(connected) / connected if connected else 1.0
+        try:
+            return float(self.selection.inclusion(connected)) if connected else 1.0
+        except InvalidInput:  # asking the least recent has no such probability: it is estimated with the rest
+            return None
+
     def select(self, nodes: Sequence[int], round: int, last_seen: ArrayLike) -> list[int]:
         """Return the nodes to ask; `nodes` must come in an order that does not depend on chance."""
         if self.selection is not None:
             positions = self.selection.select(np.arange(len(nodes)), self.seed, round, last_seen)
             return [nodes[i] for i in positions]
-        count = min(max(int(len(nodes) * self.fraction), self.minimum), len(nodes))
+        count = self.count(len(nodes))
         if count == len(nodes):
             return list(nodes)
         chance = generator(self.seed, f"flower {self.purpose} selection", round)

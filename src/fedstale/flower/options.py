@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 
 from ..participation import Selection
 from .layout import AVERAGED_BUFFERS
@@ -33,6 +35,8 @@ class Options(TypedDict, total=False):
     evaluate_metrics_aggr_fn: AggregateMetrics | None
     probabilities: ProbabilitySpec
     weights: Literal["client", "sample"]
+    max_examples_ratio: float | None
+    proximal_mu: float | None
     memory: str
     identity: str
     selection: Selection | int | None
@@ -61,7 +65,9 @@ DEFAULTS: Options = {
     "train_metrics_aggr_fn": None,
     "evaluate_metrics_aggr_fn": None,
     "probabilities": "fedau",
-    "weights": "client",
+    "weights": "sample",
+    "max_examples_ratio": 100.0,
+    "proximal_mu": None,
     "memory": "ram",
     "identity": "auto",
     "selection": None,
@@ -77,3 +83,16 @@ DEFAULTS: Options = {
     "store": None,
     "seed": 0,
 }
+
+_IN_ORDER = tuple(inspect.signature(FedAvg.__init__).parameters)[1:]
+"""What FedAvg takes without names."""
+
+
+def in_order(positional: tuple[Any, ...], options: Options) -> Options:
+    """Return the options with those that were given without a name, in the order of Flower's FedAvg."""
+    if len(positional) > len(_IN_ORDER):
+        raise TypeError(f"at most {len(_IN_ORDER)} arguments without names, as FedAvg has, not {len(positional)}")
+    named = dict(zip(_IN_ORDER, positional, strict=False))
+    if both := named.keys() & options.keys():
+        raise TypeError(f"got multiple values for argument {sorted(both)[0]!r}")
+    return {**named, **options}  # type: ignore[typeddict-item]

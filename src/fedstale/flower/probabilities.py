@@ -1,12 +1,13 @@
 """What p_i is in a federation on Flower: given per client, one number for all, or estimated (spec §4).
 
 p_i is the probability that client i contributes to a round: that it is connected, is asked, answers in time and
-answers with something that can be used. Every round counts, for every client known so far.
+answers with something that can be used. Whom it asks is the server's own draw, whose probability it knows; the rest is
+estimated from the rounds in which the client was asked, or would have been had it been there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,18 +65,32 @@ class Probabilities:
         """Whether this client's p_i is or will be known."""
         return self.known is None or self._key(identity) in self.known
 
-    def values(self, state: EstimatorState | None, clients: Ints, identities: list[str]) -> Float:
-        """Return p_i of the participants, from past rounds only."""
+    def values(self, state: EstimatorState | None, clients: Ints, identities: list[str], asked: float = 1.0) -> Float:
+        """Return p_i of the participants, from past rounds only.
+
+        What is estimated is whether a client is there and answers when it is asked; `asked` is the probability that
+        one who is there is asked, which the server knows. What is given as known is p_i as a whole.
+        """
         if self.known is not None:
             return np.array([self.known[self._key(identity)] for identity in identities])
         assert self.estimator is not None  # noqa: S101 - one of the two kinds
         assert state is not None  # noqa: S101
-        return self.estimator.probabilities(state, clients)
+        estimated = self.estimator.probabilities(state, clients)
+        return estimated if isinstance(self.estimator, KnownProbabilities) else asked * estimated
 
-    def observe(self, state: EstimatorState | None, participants: Ints) -> None:
-        """Count a round: who did not contribute was absent, whatever the reason."""
+    def observe(self, state: EstimatorState | None, participants: Ints, skipped: Sequence[int] = ()) -> None:
+        """Count a round: who was asked and did not contribute was absent, whatever the reason.
+
+        It does not count for the clients in `skipped`, who were not asked.
+        """
         if self.estimator is not None and state is not None:
-            self.estimator.observe(state, participants, state.round)
+            self.estimator.observe(state, participants, state.round, skipped)
+
+    @property
+    def same_for_all(self) -> float | None:
+        """The one p that every client has, where it is given so."""
+        known = self.estimator.p if isinstance(self.estimator, KnownProbabilities) else None
+        return None if known is None or callable(known) else float(np.asarray(known))
 
     def _key(self, identity: str) -> str:
         """Users may write "client-id:7" or just 7."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Unpack
+from typing import Any, Unpack
 
 from .. import rules
 from ..beta import Beta
-from .options import Options
+from .options import Options, in_order
 from .strategy import RuleStrategy
 
 
@@ -20,18 +20,18 @@ class FedStale(RuleStrategy):
         How much to trust stale updates: "auto" (default), "auto-per-client", "theory", a number in [0, 1], …
     server_lr
         η_s.
-    **options
-        See `RuleStrategy`.
+    *positional, **options
+        See `RuleStrategy`; without names, those of Flower's FedAvg in its order.
     """
 
     def __init__(
         self,
-        *,
+        *positional: Any,
         beta: float | str | Beta | Mapping[int, float] | Callable[[int], float] = "auto",
         server_lr: float = 1.0,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(rules.FedStale(beta=beta, server_lr=server_lr), **options)
+        super().__init__(rules.FedStale(beta=beta, server_lr=server_lr), **in_order(positional, options))
 
 
 class UnbiasedFedVARP(RuleStrategy):
@@ -44,12 +44,12 @@ class UnbiasedFedVARP(RuleStrategy):
     ----------
     server_lr
         η_s.
-    **options
-        See `RuleStrategy`.
+    *positional, **options
+        See `RuleStrategy`; without names, those of Flower's FedAvg in its order.
     """
 
-    def __init__(self, *, server_lr: float = 1.0, **options: Unpack[Options]) -> None:
-        super().__init__(rules.UnbiasedFedVARP(server_lr=server_lr), **options)
+    def __init__(self, *positional: Any, server_lr: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(rules.UnbiasedFedVARP(server_lr=server_lr), **in_order(positional, options))
 
 
 class UnbiasedFedAvg(RuleStrategy):
@@ -59,9 +59,9 @@ class UnbiasedFedAvg(RuleStrategy):
     ----------
     server_lr
         η_s.
-    **options
-        See `RuleStrategy`.
+    *positional, **options
+        See `RuleStrategy`; without names, those of Flower's FedAvg in its order.
     """
 
-    def __init__(self, *, server_lr: float = 1.0, **options: Unpack[Options]) -> None:
-        super().__init__(rules.UnbiasedFedAvg(server_lr=server_lr), **options)
+    def __init__(self, *positional: Any, server_lr: float = 1.0, **options: Unpack[Options]) -> None:
+        super().__init__(rules.UnbiasedFedAvg(server_lr=server_lr), **in_order(positional, options))

@@ -6,6 +6,8 @@ Clients stay as they are for FedAvg: they receive a model, train it and send it 
 
 from __future__ import annotations
 
+import sys
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,16 +19,24 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import InconsistentMessageReplies
-from flwr.serverapp.strategy import FedAvg, Result
-from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Result,
+)
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords, validate_message_reply_consistency
 
 from .. import memory as memories
 from ..checks import fail, positive_int, printable
 from ..durable import Lock, relative
 from ..interrupts import postponed
+from ..randomness import generator
 from ..rules import Guarded, Rule, guard
 from .account import Account
-from .aggregator import Aggregator, AppliedRound
+from .aggregator import Aggregator, AppliedRound, RoundSetting
 from .history import History
 from .identity import NO_IDENTITY, REMEDIES, Identity
 from .journal import Journal, per_client, round_metrics, scalars, to_metrics
@@ -40,6 +50,21 @@ from .strategy_config import StrategyConfig, check_memory, holds_checkpoint
 _logger = getLogger("flwr")
 _FORGET_NODES_AFTER = 50
 """Rounds after which a client known by a node id only is taken for gone; FedAU's cutoff is the same number."""
+_NO_SECAGG = (
+    "cannot be run by Flower's legacy workflows such as SecAgg+: the server needs each client's update in the clear, "
+    "to remember it. Use start(), or FedAvg with secure aggregation"
+)
+_CENTRAL_PRIVACY = (
+    DifferentialPrivacyServerSideFixedClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+)
+_NO_CENTRAL_PRIVACY = (
+    "does not hold what it promises around this strategy: its noise is meant for a mean, in which a client moves the "
+    "model by at most clipping_norm / n, while here a rare client counts 1/p times and is remembered in later rounds. "
+    "Use it with FedAvg, or let clients add noise themselves (Flower's LocalDpMod)"
+)
 _LEFT_OUT_KEPT = 10_000
 """How many replies that were left out a strategy can tell of."""
 
@@ -60,7 +85,13 @@ class RuleStrategy(FedAvg):
         p_i, the probability that client i contributes to a round: "fedau" (estimated, the default), "beta",
         "forgetting", one number, a mapping {identity: p_i}, or an `Estimator`.
     weights
-        α_i: "client" (every client weighs the same) or "sample" (by its `weighted_by_key`).
+        α_i, what the model is for: "sample" (default, as FedAvg: a client weighs by its `weighted_by_key`) or "client"
+        (every client weighs the same).
+    max_examples_ratio
+        With "sample", a client counts with at most so many times the median of all clients' examples, from four
+        clients on: a client may claim any number. None: any number is believed.
+    proximal_mu
+        Sent to clients as `proximal-mu` in the config of training messages, as by Flower's FedProx.
     memory
         Where stale updates live: "ram", "ram:bfloat16", "disk:FOLDER", "disk:FOLDER:float16", …
     identity
@@ -71,7 +102,8 @@ class RuleStrategy(FedAvg):
     averaged_buffers
         Patterns of the names of floating-point arrays that are averaged instead of going through the rule.
     num_clients
-        N, where it is known in advance; otherwise N is the number of clients that ever answered.
+        N, where it is known in advance; otherwise the clients that ever answered, and connected nodes that were not
+        asked yet.
     max_clients
         How many clients may become known, each with a row in the memory; None: any number. Set it where clients
         say themselves who they are.
@@ -134,6 +166,10 @@ class RuleStrategy(FedAvg):
         self.options = settings
         self.identity = Identity(settings["identity"], must_last=settings["checkpoint"] is not None)
         self.probabilities = Probabilities(settings["probabilities"])
+        self._num_clients = max(settings["num_clients"] or 0, len(self.probabilities.known or ()))
+        if (p := self.probabilities.same_for_all) is not None and p < 1.0 and settings["num_clients"] is None:
+            what = f"with probabilities={p} a step is N p times too large until everybody has come once: give N"
+            raise fail("num_clients", None, what)
         seed, selection = settings["seed"], settings["selection"]
         selection = rule.selection() if selection is None else selection
         self.train_nodes = Selector(self.fraction_train, self.min_train_nodes, selection, seed, "train")
@@ -154,8 +190,9 @@ class RuleStrategy(FedAvg):
         self.store_run: str | None = None
         self.history = History(self.checkpoint)
         self._sent_messages = SentMessages(0, [])
-        self._connected = 0
-        self._connected_clients: list[int] = []
+        self._connected_nodes: list[int] = []
+        self._patience = self.max_wait
+        self._asked_before: set[int] = set()
         self._waited = False
         # The model that the next round starts from, as the last `aggregate_train` returned it or as it was changed
         # since; and whether the round that made it is still to be saved.
@@ -209,6 +246,7 @@ class RuleStrategy(FedAvg):
         self.aggregator = aggregator
         self.store_run = saved.store_run
         self.identity.claims.update(saved.facts["claims"])
+        self.identity.nodes.update({int(node): name for node, name in saved.facts["nodes"].items()})
         self.pending_log = pending_log
         self._rounds_resumed = aggregator.state.round
         self._send_saved = True
@@ -265,7 +303,6 @@ class RuleStrategy(FedAvg):
                 weights=self.options["weights"],
                 memory=self.options["memory"],
                 averaged_buffers=self.options["averaged_buffers"],
-                num_clients=self.options["num_clients"],
             )
             self.history.clear()
             self._sent_arrays = self._returned = arrays
@@ -313,7 +350,8 @@ class RuleStrategy(FedAvg):
         assert self.aggregator is not None  # noqa: S101 - callers have them
         assert self.checkpoint is not None  # noqa: S101
         changed = self._returned if self._returned is not self._sent_arrays else None
-        facts = {**self.config_facts(), "claims": self.identity.claims}
+        nodes = {str(node): self.identity.nodes[node] for node in self._connected_nodes if node in self.identity.nodes}
+        facts = {**self.config_facts(), "claims": self.identity.claims, "nodes": nodes}
         self.aggregator.save(self.checkpoint, facts, self.pending_log, changed)
 
     def _use(self, arrays: ArrayRecord) -> None:
@@ -328,6 +366,7 @@ class RuleStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Select among the connected nodes and write them the round's messages."""
+        _refuse_central_privacy()
         if server_round <= self._rounds_configured:  # the loop of somebody else has begun again
             self.begin_start()
         self._rounds_configured = server_round
@@ -346,10 +385,11 @@ class RuleStrategy(FedAvg):
         self._use(arrays)
         nodes = self._nodes(grid, self.train_nodes)
         self.identity.warn(nodes)
-        self._connected = len(nodes)
-        self._connected_clients = [i for node in nodes if (i := self._index(node)) is not None]
+        self._connected_nodes = nodes
         selected = self.train_nodes.select(nodes, index, self._last_seen(nodes)) if nodes else []
         _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(selected), len(nodes))
+        if self.options["proximal_mu"] is not None:
+            config["proximal-mu"] = float(self.options["proximal_mu"])
         messages = self._messages(server_round, arrays, config, selected, MessageType.TRAIN)
         self._sent_messages = SentMessages(server_round, messages)
         return messages
@@ -372,17 +412,19 @@ class RuleStrategy(FedAvg):
         key = self.arrayrecord_key
         accepted, left_out = sort_replies(replies, self._sent_messages, self.identity, key, self.weighted_by_key)
         self._refuse_strangers(accepted, left_out)
-        most = self.options["max_clients"]
         applied = self.aggregator.apply_round(
-            self._bounded, index - 1, accepted, self.probabilities, most, self._connected_clients
+            self._bounded, index - 1, accepted, self.probabilities, self._round_setting(index)
         )
         left_out += applied.left_out
-        for reply in left_out:
-            who = f"{reply.node} ({reply.client})" if reply.client else f"{reply.node}"
-            _logger.log(WARNING, "round %d: reply of node %s left out: %s", server_round, who, reply.reason)
-            self.left_out.append((server_round, reply))
+        for reply in applied.replies:
+            self.identity.confirm(reply.node, reply.identity)
+        for bad in left_out:
+            who = f"{bad.node} ({bad.client})" if bad.client else f"{bad.node}"
+            _logger.log(WARNING, "round %d: reply of node %s left out: %s", server_round, who, bad.reason)
+            self.left_out.append((server_round, bad))
         contributed = [reply.node for reply in applied.replies]
-        self.account = Account.make(server_round, self._connected, self._sent_messages.nodes, contributed, left_out)
+        asked, connected_count = self._sent_messages.nodes, len(self._connected_nodes)
+        self.account = Account.make(server_round, connected_count, asked, contributed, left_out)
         _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(contributed), len(self.account.asked))
         gone = self._forget_overdue(index)
         clients = per_client(self.aggregator, self.probabilities)
@@ -390,8 +432,7 @@ class RuleStrategy(FedAvg):
         self.last_round = applied, numbers
         self._sent_messages = SentMessages(0, [])
         self._sent_arrays = self._returned = self.aggregator.arrays()
-        contents = [self.identity.drop_reported_ids(reply.content) for reply in applied.replies]
-        metrics = self._aggregate_metrics(contents, self.train_metrics_aggr_fn)
+        metrics = self._aggregate_metrics([reply.content for reply in applied.replies], self.train_metrics_aggr_fn)
         self.pending_log = {"numbers": scalars("train/", metrics) | numbers, "participants": applied.clients.tolist()}
         self._unsaved = True
         record = to_metrics(metrics, numbers)
@@ -427,7 +468,7 @@ class RuleStrategy(FedAvg):
                 text = "round %d: evaluation of node %s left out: %s"
                 _logger.log(WARNING, text, server_round, node, printable(str(reason), MAX_REASON))
                 continue
-            contents[node] = self.identity.drop_reported_ids(reply.content)
+            contents[node] = reply.content
         found = self._aggregate_metrics([contents[node] for node in sorted(contents)], self.evaluate_metrics_aggr_fn)
         self.history.add("evaluate", index, found)
         return found
@@ -437,7 +478,7 @@ class RuleStrategy(FedAvg):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | Callable[[int], float] = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
@@ -450,9 +491,9 @@ class RuleStrategy(FedAvg):
         Parameters
         ----------
         grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-            As in Flower's `Strategy.start`. Rounds that a resumed run has already count in `num_rounds`, and the
-            result holds their metrics; its model comes from the checkpoint, and `initial_arrays` serves only to
-            check that the model is of the same kind.
+            As in Flower's `Strategy.start`; `timeout` may be a function from the round to seconds. Rounds that a
+            resumed run has already count in `num_rounds`, and the result holds their metrics; its model comes from the
+            checkpoint, and `initial_arrays` serves only to check that the model is of the same kind.
         """
         return run_rounds(
             self,
@@ -463,6 +504,38 @@ class RuleStrategy(FedAvg):
             ConfigRecord() if train_config is None else train_config,
             ConfigRecord() if evaluate_config is None else evaluate_config,
             evaluate_fn,
+        )
+
+    def _round_setting(self, index: int) -> RoundSetting:
+        """Return what is known of a round: whom the server asked was its own draw."""
+        assert self.aggregator is not None  # noqa: S101 - the round was configured
+        nodes, asked = self._connected_nodes, self._sent_messages.nodes
+        most, ratio = self.options["max_clients"], self.options["max_examples_ratio"]
+        share = self.train_nodes.inclusion(len(nodes))
+        self._asked_before |= asked
+        clients = {node: client for node in nodes if (client := self._index(node)) is not None}
+        connected = sorted(set(clients.values()))
+        if share is None:
+            return RoundSetting(
+                connected=connected, at_least=self._num_clients, max_clients=most, max_examples_ratio=ratio
+            )
+        unknown = [node for node in nodes if node not in clients and node not in self._asked_before]
+        known = self.aggregator.known
+        absent = np.setdiff1d(known, np.array(connected, dtype=np.int64))
+        # One who was not there would have been asked with the same probability: that is drawn, so that being away
+        # counts as often as being there does.
+        drawn = generator(self.options["seed"], "flower who would have been asked", index).random(len(absent)) < share
+        heard = self.aggregator.last_heard[absent] >= self._rounds_resumed  # or it may be one of the unknown nodes
+        counted = drawn & (heard | (not unknown))
+        not_asked = [client for node, client in clients.items() if node not in asked] + absent[~counted].tolist()
+        return RoundSetting(
+            asked_share=share,
+            connected=connected,
+            not_asked=not_asked,
+            never_asked=len(unknown),
+            at_least=self._num_clients,
+            max_clients=most,
+            max_examples_ratio=ratio,
         )
 
     def _forget_overdue(self, index: int) -> list[str]:
@@ -537,8 +610,12 @@ class RuleStrategy(FedAvg):
     def _nodes(self, grid: Grid, selector: Selector) -> list[int]:
         """Return the connected nodes: those known first, in the order of their rows, then the others."""
         enough = max(self.min_available_nodes, selector.minimum)
-        nodes = connected(grid, self.identity, enough, self.max_wait if self._waited else None)
+        # One wait a round is enough: who did not come for training is not waited for again.
+        patience = None if not self._waited else self.max_wait if selector is self.train_nodes else self._patience
+        began = time.monotonic()
+        nodes = connected(grid, self.identity, enough, patience)
         self._waited = True
+        self._patience = None if self.max_wait is None else max(0.0, self.max_wait - (time.monotonic() - began))
         return sorted(nodes, key=lambda node: (self._index(node) is None, self._index(node) or 0, node))
 
     def _index(self, node: int) -> int | None:
@@ -558,16 +635,48 @@ class RuleStrategy(FedAvg):
         return [Message(record, dst_node_id=n, message_type=kind, group_id=group, ttl=self.ttl) for n in nodes]
 
     def _aggregate_metrics(self, contents: list[RecordDict], aggregate: AggregateMetrics) -> MetricRecord | None:
-        """Aggregate the clients' own metrics; where they do not fit together, there are none, and that is all."""
-        if not contents:
-            return None
+        """Aggregate the clients' own metrics, of those whose metrics have the names that most have.
+
+        A function of the user's sees replies as they came, and what it raises is raised, as for FedAvg; before
+        Flower's own average, ids are taken out, which have no mean.
+        """
+        contents = _alike(contents)
+        own = aggregate is not aggregate_metricrecords
         try:
             validate_message_reply_consistency(contents, self.weighted_by_key, check_arrayrecord=False)
-            return aggregate(contents, self.weighted_by_key)
-        except Exception as error:  # what clients send must not end the federation, whatever a function makes of it
-            known = isinstance(error, (InconsistentMessageReplies, ZeroDivisionError))
-            _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error, exc_info=not known)
+        except (InconsistentMessageReplies, IndexError, StopIteration) as error:
+            if contents:
+                _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error)
             return None
+        if own:
+            return aggregate(contents, self.weighted_by_key)
+        try:
+            return aggregate([self.identity.drop_reported_ids(content) for content in contents], self.weighted_by_key)
+        except Exception as error:  # what clients send must not end the federation
+            _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error)
+            return None
+
+    def initialize_parameters(self, *_: Any, **__: Any) -> Any:
+        """Refuse Flower's legacy workflows, SecAgg+ among them."""
+        raise fail("strategy", type(self).__name__, _NO_SECAGG)
+
+    configure_fit = aggregate_fit = initialize_parameters
+
+
+def _alike(contents: Sequence[RecordDict]) -> list[RecordDict]:
+    """Return the contents whose metrics have the same names as most have; of two equally many, the first."""
+    names = [tuple(sorted((key, *sorted(record)) for key, record in c.metric_records.items())) for c in contents]
+    usual = max(dict.fromkeys(names), key=names.count, default=())
+    return [content for content, name in zip(contents, names, strict=True) if name == usual]
+
+
+def _refuse_central_privacy() -> None:
+    """Refuse to be wrapped in Flower's central differential privacy, whose guarantee would not hold."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), _CENTRAL_PRIVACY):
+            raise fail("strategy", type(frame.f_locals["self"]).__name__, _NO_CENTRAL_PRIVACY)
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def _same(arrays: ArrayRecord, others: ArrayRecord | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,13 +80,22 @@ class Estimator(ABC):
         self._check(state)
         return self._estimate(state, ids)
 
-    def observe(self, state: EstimatorState, participants: ArrayLike, round: int) -> None:
-        """Count a round, in place; rounds come one by one from 0, those in which nobody came included."""
+    clocks: ClassVar[tuple[str, ...]] = ()
+    """Columns that hold a round: they go along with the rounds that do not count for a client."""
+
+    def observe(self, state: EstimatorState, participants: ArrayLike, round: int, skipped: ArrayLike = ()) -> None:
+        """Count a round, in place; rounds come one by one from 0, those in which nobody came included.
+
+        For the clients in `skipped` it does not count: nothing was seen of whether they would have come.
+        """
         ids = client_ids("participants", participants, state.num_clients)
+        others = client_ids("skipped", np.asarray(skipped, dtype=np.int64), state.num_clients)
         self._check(state)
         if positive_int("round", round, 0) != state.round:
             raise fail("round", round, f"rounds are observed once and in order: the next is {state.round}")
         self._count(state, ids)
+        for name in self.clocks:
+            state.columns[name][others] += 1
         state.round += 1
 
     def grow(self, state: EstimatorState, num_clients: int) -> None:

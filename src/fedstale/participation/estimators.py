@@ -7,7 +7,7 @@ the cutoffs it has passed since are a division.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,6 +55,8 @@ class FedAUEstimator(Estimator):
         with np.errstate(divide="ignore"):  # p = 1: log 0 = −inf, and the share is 1
             return np.asarray(-np.expm1(self.cutoff * np.log1p(-values)) / values)
 
+    clocks: ClassVar[tuple[str, ...]] = ("start",)
+
     def _columns(self, round: int, count: int) -> Columns:
         # start: the first round of the interval that is running, without the cutoffs passed since.
         return {
@@ -100,6 +102,8 @@ class BetaFrequency(Estimator):
         number("prior_a", self.prior_a, 0.0, open_low=True)
         number("prior_b", self.prior_b, 0.0)
 
+    clocks: ClassVar[tuple[str, ...]] = ("joined",)
+
     def _columns(self, round: int, count: int) -> Columns:
         return {"joined": np.full(count, round, dtype=np.int64), "count": np.zeros(count, dtype=np.int64)}
 
@@ -136,6 +140,8 @@ class Forgetting(Estimator):
             raise fail("decay", self.decay, "must lie in (0, 1); BetaFrequency is the estimator that forgets nothing")
         number("prior_a", self.prior_a, 0.0, open_low=True)
         number("prior_b", self.prior_b, 0.0)
+
+    clocks: ClassVar[tuple[str, ...]] = ("joined", "updated")
 
     def _columns(self, round: int, count: int) -> Columns:
         # weight: the discounted participations as they stood at round `updated`.
