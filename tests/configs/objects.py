@@ -55,6 +55,7 @@ options: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
     "FedSteer": {"core": count, "ridge": positive},
     "UnbiasedFedSteer": {"core": count, "ridge": positive},
+    "CAFed": {"bias_weight": positive},
     "FedAU": {"cutoff": st.none() | count},
     "FedLaAvg": {"m": st.none() | count},
     "AFACD": {"max_delay": st.integers(0, 5), "seed": seeds},

@@ -31,6 +31,7 @@ RULES: list[fs.Rule] = [
     rules.TemperedFedStale(theta=theta.AutoTheta(sample=7), refresh=0.0, self_normalised=True),
     rules.FedSteer(),
     rules.UnbiasedFedSteer(core=3, ridge=0.5),
+    rules.CAFed(),
     rules.FedAU(cutoff=4),
     rules.FedAU(cutoff=None),
     rules.MIFA(),

@@ -166,6 +166,42 @@ def fedsteer(core: int, ridge: float, first: bool) -> Reference:
     return reference
 
 
+def cafed(kappa: float) -> Reference:
+    """The trade-off from its definition, every time for all clients."""
+
+    def reference(sets: Sets) -> list[Array]:
+        came_in: list[list[int]] = []
+        error: dict[int, float] = {}
+
+        def bound(kept: list[int], e: Array) -> float:
+            q = np.array([ALPHA[i] if i in kept else 0.0 for i in range(N)])
+            q = q / q.sum()
+            return float(q @ e + kappa * (np.abs(ALPHA - q).sum() / 2) ** 2 * max(error.values()))
+
+        def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+            fresh = {int(i): train(i, w) for i in came}
+            came_in.append(list(fresh))
+            error.update({i: float(fresh[i] @ fresh[i]) for i in fresh})
+            if not error:
+                return np.zeros(D)
+            e = np.array([error.get(i, float(np.mean(list(error.values())))) for i in range(N)])
+            here = np.array([[float(i in some) for some in came_in] for i in range(N)])
+            share = here.mean(1)
+            both = (here[:, 1:] * here[:, :-1]).sum(1) / max(t, 1)
+            runs = [abs((b - s * s) / (s * (1 - s))) if 0 < s < 1 else 0.0 for b, s in zip(both, share, strict=True)]
+            kept = list(range(N))
+            for order in (sorted(range(N), key=lambda i: -runs[i]), sorted(range(N), key=lambda i: share[i])):
+                for i in order:
+                    rest = [j for j in kept if j != i]
+                    if i in kept and rest and bound(rest, e) < bound(kept, e):
+                        kept = rest
+            return sum((ALPHA[i] / P[i] * fresh[i] for i in fresh if i in kept), np.zeros(D))
+
+        return rounds(sets, one)
+
+    return reference
+
+
 def fedau(cutoff: int) -> Reference:
     def reference(sets: Sets) -> list[Array]:
         gap = [0] * N
@@ -369,6 +405,8 @@ PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("fedsteer"), fedsteer(N, 0.01, first=True)),
     (rules.make("u-fedsteer"), fedsteer(N, 0.01, first=False)),
     (rules.make("u-fedsteer", core=3, ridge=0.2), fedsteer(3, 0.2, first=False)),
+    (rules.make("ca-fed"), cafed(1.0)),
+    (rules.make("ca-fed", bias_weight=4.0), cafed(4.0)),
     (rules.make("fedau", cutoff=4), fedau(4)),
     (rules.make("mifa"), mifa(wait=False)),
     (rules.make("mifa-wait"), mifa(wait=True)),

@@ -110,3 +110,29 @@ def test_fedsteer_clients_may_join_and_leave() -> None:
     state.grow(5)
     state.forget(np.array([1]))
     assert np.isfinite(rule.combine(state, fs.Round(2, [4], UPDATES[4:], probabilities=0.5))).all()
+
+
+def test_cafed_leaves_out_who_comes_in_long_runs_first() -> None:
+    """Two clients with the same availability and the same large updates; to be without one of them is worth it."""
+    rule = rules.CAFed(bias_weight=5.0)
+    state = rule.init(fs.Federation(10, 1))
+    for t in range(32):
+        runs, mixed = t % 16 < 8, t % 4 < 2  # both come to half of the rounds: autocorrelation 3/4, and 0
+        who = np.flatnonzero(np.array([runs, mixed] + [True] * 8))
+        updates = np.where(who < 2, np.sqrt(3.0), 1.0)[:, None]
+        delta = rule.combine(state, fs.Round(t, who, updates, probabilities=np.where(who < 2, 0.5, 1.0)))
+    assert list(who) == list(range(2, 10))
+    assert delta == pytest.approx([0.8])
+    everyone = fs.Round(32, np.arange(10), np.sqrt([[3.0]] * 2 + [[1.0]] * 8), probabilities=[0.5] * 2 + [1.0] * 8)
+    assert rule.combine(state, everyone) == pytest.approx([0.8 + 0.1 / 0.5 * np.sqrt(3.0)])  # one of the two counts
+    assert state.of_rule.arrays()["again"][:2].tolist() == [14, 8]
+
+
+def test_cafed_with_equal_errors_or_much_weight_on_bias_is_unbiased_fedavg() -> None:
+    for rule, size in ((rules.CAFed(), np.ones(N)), (rules.CAFed(bias_weight=1e9), np.arange(1.0, N + 1))):
+        state = rule.init(fs.Federation(N, 1, weights=ALPHA))
+        plain = fs.UnbiasedFedAvg().init(fs.Federation(N, 1, weights=ALPHA))
+        for t in range(20):
+            who = np.flatnonzero(np.random.default_rng(t).random(N) < P)
+            told = fs.Round(t, who, size[who, None], probabilities=P[who])
+            assert np.array_equal(rule.combine(state, told), fs.UnbiasedFedAvg().combine(plain, told))

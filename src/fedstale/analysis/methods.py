@@ -21,6 +21,7 @@ NAMES = {
     "fedsteer": "FedSteer",
     "u-fedsteer": "U-FedSteer",
     "fedau": "FedAU",
+    "ca-fed": "CA-Fed",
     "mifa": "MIFA",
     "mifa-wait": "MIFA, waiting",
     "fedlaavg": "FedLaAvg",

@@ -35,7 +35,7 @@ _METHODS = (
     *("FedProx", "FedStale β=auto, lowrank:4", "FedDyn", "FedStale β=auto, clustered:4"),
     # dashes and dots
     *("FedStale+adagrad β=auto", "FedStale+adam β=auto", "FedStale+momentum β=auto", "FedStale+yogi β=auto"),
-    *("FedStale β=0.2", "FedAWE", "FedSteer"),
+    *("FedStale β=0.2", "FedAWE", "FedSteer", "CA-Fed"),
 )
 _SLOTS = {label: slot for slot, label in enumerate(_METHODS)}
 _OTHERS = range(4 * len(COLOURS), len(DASHES) * len(COLOURS))

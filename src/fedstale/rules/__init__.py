@@ -12,6 +12,7 @@ from .afa_cs import AFACS
 from .anchors import Anchored
 from .averaging import FedAvg, UnbiasedFedAvg
 from .base import Local, Rule, refuse_non_finite
+from .cafed import CAFed
 from .coverage import OutsideCoverage
 from .fedau import FedAU
 from .fedawe import FedAWE
@@ -50,6 +51,7 @@ __all__ = [
     "SPIDER",
     "SVRG",
     "Anchored",
+    "CAFed",
     "FedAU",
     "FedAWE",
     "FedAvg",
@@ -95,6 +97,7 @@ _ALL: tuple[type[Rule], ...] = (
     FedSteer,
     UnbiasedFedSteer,
     FedAU,
+    CAFed,
     MIFA,
     WaitingMIFA,
     FedLaAvg,
