@@ -22,10 +22,10 @@ def test_terms_have_the_exact_bias_and_noise_as_expectation() -> None:
     bias = np.zeros(len(theta._CANDIDATES))
     noise, moved = np.zeros_like(bias), np.zeros_like(lasting)
     for chance, who in participation_sets(P):
-        got = theta.costs(0, ALPHA[who], P[who], RESIDUALS[None, who], lasting, np.array([4.0, 1.0]))
+        got = theta.costs(0, ALPHA[who], P[None, who], RESIDUALS[None, who], lasting, np.array([[4.0, 1.0]]))
         bias += chance * got[0][0]
         noise += chance * got[1][0]
-        kept = 1.0 - got[3][1] / got[3][0]
+        kept = 1.0 - got[3][0, 1] / got[3][0, 0]
         moved += chance * (got[2] - kept * lasting)
     zero = np.zeros((N, D))
     for k, value in enumerate(theta._CANDIDATES):
@@ -37,11 +37,11 @@ def test_terms_have_the_exact_bias_and_noise_as_expectation() -> None:
 
 def test_absence_lasts_as_long_as_the_rare_are_away() -> None:
     """With two groups, one of which always comes, L is 1/p of the other."""
-    absence = np.zeros(2)
+    absence = np.zeros((1, 2))
     for _ in range(3):
-        terms = theta.costs(0, np.ones(2), np.full(2, 0.05), np.ones((1, 2, D)), np.zeros((1, 5, D)), absence)
+        terms = theta.costs(0, np.ones(2), np.full((1, 2), 0.05), np.ones((1, 2, D)), np.zeros((1, 5, D)), absence)
         absence = terms[3]
-    assert absence[0] / absence[1] == pytest.approx(20.0)
+    assert absence[0, 0] / absence[0, 1] == pytest.approx(20.0)
 
 
 def run(drift: float, noise: float, rounds: int = 400) -> float:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .federation import Ints
     from .state import State
 
-_CANDIDATES: Float = np.linspace(0.0, 1.0, 5)
+CANDIDATES: Float = np.linspace(0.0, 1.0, 5)
 """The θ among which "auto" chooses."""
 
 
@@ -108,7 +108,7 @@ class AutoTheta(Theta):
 
     def init(self, state: State) -> RuleState:
         """Nothing is known."""
-        count, entries = len(_CANDIDATES), len(self.columns(state.federation.num_params))
+        count, entries = len(CANDIDATES), len(self.columns(state.federation.num_params))
         zeros = np.zeros(count)
         return AutoThetaState(bias=zeros, noise=zeros.copy(), lasting=np.zeros((count, entries)), absence=np.zeros(2))
 
@@ -125,11 +125,11 @@ class AutoTheta(Theta):
         """Add what the round says of each candidate."""
         own = state.own(AutoThetaState)
         with np.errstate(over="ignore", invalid="ignore"):
-            terms = costs(round, alpha, p, residuals[None], own.lasting[None], own.absence)
-        if all(np.isfinite(term).all() for term in terms):  # a term that overflows says nothing
-            bias, noise, lasting, absence = terms
-            own.bias, own.noise = own.bias + bias[0], own.noise + noise[0]
-            own.lasting, own.absence = lasting[0], absence
+            terms = costs(round, alpha, p[None], residuals[None], own.lasting[None], own.absence[None])
+        bias, noise, lasting, absence = (term[0] for term in terms)
+        if finite(bias, noise, lasting, absence):
+            own.bias, own.noise = own.bias + bias, own.noise + noise
+            own.lasting, own.absence = lasting, absence
 
 
 @lru_cache(maxsize=8)
@@ -152,12 +152,12 @@ def costs(
     ----------
     round
         Its index t.
-    alpha, p
+    alpha
         Of the clients that came again, shape (n,).
-    residuals
-        Their e_i, shape (R, n, entries).
+    p, residuals
+        Their p_i and e_i in each run, shapes (R, n) and (R, n, entries).
     lasting, absence
-        As in `AutoThetaState`, the first of shape (R, candidates, entries).
+        As in `AutoThetaState`, shapes (R, candidates, entries) and (R, 2).
 
     Returns
     -------
@@ -165,19 +165,24 @@ def costs(
         Bias and noise, shape (R, candidates), weighted with t + 1; then `lasting` and `absence` after the round.
     """
     rest = 1.0 - p
-    absence = absence + np.array([np.sum(rest / p**2), np.sum(rest / p)])
-    kept = 1.0 - absence[1] / absence[0] if absence[0] > 0 else 0.0
-    powers = p ** (1.0 - _CANDIDATES[:, None])  # p_i^(1−θ), shape (candidates, n)
-    bias = ((1.0 - powers) * (alpha / p)) @ residuals
+    absence = absence + np.stack([np.sum(rest / p**2, axis=1), np.sum(rest / p, axis=1)], axis=1)
+    left = np.divide(absence[:, 1], absence[:, 0], out=np.ones(len(p)), where=absence[:, 0] > 0)
+    powers = p[:, None] ** (1.0 - CANDIDATES[:, None])  # p_i^(1−θ), shape (R, candidates, n)
+    bias = ((1.0 - powers) * (alpha / p)[:, None]) @ residuals
     growth = 2.0 * np.einsum("rcj,rcj->rc", bias, lasting)
     squares = np.einsum("rnj,rnj->rn", residuals, residuals)
-    noise = squares @ (alpha**2 * rest * (powers / p) ** 2).T
-    return (round + 1) * growth, (round + 1) * noise, kept * lasting + bias, absence
+    noise = np.einsum("rcn,rn->rc", (alpha**2 * rest)[:, None] * (powers / p[:, None]) ** 2, squares)
+    return (round + 1) * growth, (round + 1) * noise, (1.0 - left)[:, None, None] * lasting + bias, absence
+
+
+def finite(*terms: Float) -> bool:
+    """Whether a round's terms can be used: one that overflows says nothing."""
+    return all(bool(np.isfinite(term).all()) for term in terms)
 
 
 def chosen(bias: Float, noise: Float, start: float) -> Float:
     """Return the candidate of least cost along the last axis; `start` where there is no noise yet."""
-    best = _CANDIDATES[np.argmin(np.maximum(bias, 0.0) + noise, axis=-1)]
+    best = CANDIDATES[np.argmin(np.maximum(bias, 0.0) + noise, axis=-1)]
     return np.asarray(np.where(noise.max(axis=-1) > 0, best, start))
 
 

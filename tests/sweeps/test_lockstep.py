@@ -31,6 +31,8 @@ METHODS: list[tuple[str, float | str | None]] = [
     ("fedstale", 0.0),
     ("fedstale", 0.5),
     ("fedstale", "auto-per-client"),
+    ("mifa", None),
+    ("tempered", None),
 ]
 TEST_SAMPLES = 359
 

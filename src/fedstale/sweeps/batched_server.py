@@ -1,4 +1,4 @@
-"""ComputeUpdate (Eq. 2, 5, 7, 8–9) for R runs at once that have the same participants: the rules as weights.
+"""ComputeUpdate for R runs at once that have the same participants: the rules as weights.
 
 Every rule here has the form Δ = Σ_S u_i Δ_i + Σ_i c_i h_i, with weights u and c of shape (R,) for each client. They are
 those of `fedstale.rules`, which stays the definition: the tests compare the two, round by round. What is special is
@@ -14,27 +14,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import beta as betas
+from .. import theta as thetas
 from ..beta import AutoPerClient, common, shrunk, term_weights, with_terms
 from ..checks import Float
-from ..configs import Config
 from ..federation import Ints
+from ..rules import MIFA, FedAvg, FedStale, FedVARP, Rule, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
 
-RULES = ("fedavg", "u-fedavg", "fedvarp", "u-fedvarp", "fedstale")
-_AUTO, _PER_CLIENT = "auto", "auto-per-client"
-
-
-def supports(rule: Config, beta: Config) -> bool:
-    """Whether a rule with this β can run in a batch."""
-    if rule != "fedstale":
-        return rule in RULES and beta is None
-    return beta is None or (isinstance(beta, (int, float, str)) and (beta in (_AUTO, _PER_CLIENT) or _is_number(beta)))
+_AUTO, _PER_CLIENT = betas.Auto(), betas.AutoPerClient()
+_AUTO_THETA = thetas.AutoTheta()
+_ONE_OVER_P, _NOTHING = thetas.ConstantTheta(1.0), betas.Constant(0.0)
 
 
-def _is_number(beta: float | str) -> bool:
-    try:
-        return 0.0 <= float(beta) <= 1.0
-    except ValueError:
-        return False
+@dataclass(frozen=True)
+class _Weights:
+    """A rule as weights: u_i = α_i/p_i^θ, or the mean of those who came; c_i = β α_i, less β u_i for those who came."""
+
+    mean: bool = False
+    theta: thetas.Theta = _ONE_OVER_P
+    beta: betas.Beta = _NOTHING
+    refresh: float = 1.0
+    """of the memory: h_i ← h_i + max(1/visits_i, refresh) (Δ_i − h_i)"""
+    remembers: bool = True
+    reports: tuple[str, ...] = ()
+    """which of "beta" and "theta" are told with the metrics"""
+
+
+def _weights_of(rule: Rule) -> _Weights | None:
+    """Return a rule as weights; None for any other, and for a β or θ that is not one of those above."""
+    one = betas.Constant(1.0)
+    if type(rule) is FedAvg:
+        return _Weights(mean=True, remembers=False)
+    if type(rule) is UnbiasedFedAvg:
+        return _Weights(remembers=False)
+    if type(rule) is FedVARP:
+        return _Weights(mean=True, beta=one)
+    if type(rule) is MIFA:
+        return _Weights(theta=thetas.ConstantTheta(0.0), beta=one)
+    if type(rule) in (FedStale, UnbiasedFedVARP) and isinstance(rule, FedStale):
+        beta = betas.make(rule.beta)
+        known = isinstance(beta, betas.Constant) or beta in (_AUTO, _PER_CLIENT)
+        return _Weights(beta=beta, reports=("beta",)) if known else None
+    if type(rule) is TemperedFedStale and not rule.self_normalised:
+        beta, theta = betas.make(rule.beta), thetas.make(rule.theta)
+        known = isinstance(beta, betas.Constant) and (isinstance(theta, thetas.ConstantTheta) or theta == _AUTO_THETA)
+        return _Weights(False, theta, beta, rule.refresh, reports=("beta", "theta")) if known else None
+    return None
+
+
+def supports(rule: Rule) -> bool:
+    """Whether a rule can run in a batch."""
+    return _weights_of(rule) is not None
 
 
 @dataclass
@@ -43,37 +73,48 @@ class BatchedServer:
 
     Parameters
     ----------
-    rules, betas
-        Of each run: a name, and for "fedstale" a number, "auto" (also None) or "auto-per-client".
+    rules
+        Of each run, such that `supports` says yes.
     alpha
         α_i, shape (N,).
     num_params
         Number of parameters d.
     """
 
-    rules: Sequence[Config]
-    betas: Sequence[Config]
+    rules: Sequence[Rule]
     alpha: Float
     num_params: int
     sums: Float = field(init=False)
-    reported: Float = field(init=False)
+    reported: dict[str, Float] = field(init=False)
+    """what each run's rule would tell of the last round, shape (R,); NaN for a rule that has no such thing"""
 
     def __post_init__(self) -> None:
-        count, n = len(self.rules), len(self.alpha)
-        kinds = [_AUTO if b is None and r == "fedstale" else b for r, b in zip(self.rules, self.betas, strict=True)]
-        self._is = {name: np.array([rule == name for rule in self.rules]) for name in RULES}
-        self._stale = self._is["fedstale"] | self._is["u-fedvarp"]
-        self._auto = np.flatnonzero([kind == _AUTO for kind in kinds])
-        self._own = np.flatnonzero([kind == _PER_CLIENT for kind in kinds])
+        n, found = len(self.alpha), [_weights_of(rule) for rule in self.rules]
+        plans = [plan for plan in found if plan is not None]
+        if len(plans) < len(found):
+            raise ValueError(f"{[rule.name for rule in self.rules]}: not all of them can run in a batch")
+        self._plans, count = plans, len(plans)
+        self._mean = np.array([plan.mean for plan in plans])
+        self._auto = np.flatnonzero([plan.beta == _AUTO for plan in plans])
+        self._own = np.flatnonzero([plan.beta == _PER_CLIENT for plan in plans])
         self._learning = np.concatenate([self._auto, self._own])
-        learns = set(self._learning.tolist())
-        fixed = [0.0 if r in learns or kinds[r] is None else float(kinds[r] or 0.0) for r in range(count)]
+        fixed = [plan.beta.beta if isinstance(plan.beta, betas.Constant) else 0.0 for plan in plans]
         # One β per run and client; all of a row are equal unless the run has its own for every client.
-        self._beta = np.repeat(np.where(self._is["u-fedvarp"], 1.0, np.array(fixed))[:, None], n, axis=1)
+        self._beta = np.repeat(np.array(fixed)[:, None], n, axis=1)
         self.sums = np.zeros((2, count))
         self._own_inner, self._own_norm, self._own_count = np.zeros((3, len(self._own), n))
-        self.reported = np.full(count, np.nan)
-        remembers = self._stale | self._is["fedvarp"]
+        self._tempering = np.flatnonzero([plan.theta == _AUTO_THETA for plan in plans])
+        start = _AUTO_THETA.start
+        self._theta = np.array([p.theta.theta if isinstance(p.theta, thetas.ConstantTheta) else start for p in plans])
+        self._columns = _AUTO_THETA.columns(self.num_params)
+        shape = (len(self._tempering), len(thetas.CANDIDATES))
+        self._costs, self._lasting = np.zeros((2, *shape)), np.zeros((*shape, len(self._columns)))
+        self._absence = np.zeros((len(self._tempering), 2))
+        self._averaging = np.flatnonzero([plan.refresh < 1.0 for plan in plans])
+        self._refresh = np.array([plans[r].refresh for r in self._averaging])
+        self._visits = np.zeros(n, dtype=np.int64)
+        self.reported = {}
+        remembers = np.array([plan.remembers for plan in plans])
         self._remembers = bool(remembers.any())
         self._mask = remembers[:, None].astype(np.float64)
         self._memory: dict[int, Tensor] = {}
@@ -110,34 +151,45 @@ class BatchedServer:
             if stale[:, client].any():
                 delta.addcmul_(row, _column(stale[:, client]))
         self._learn(t, clients, updates, p)
+        self._temper(t, clients, updates, p)
+        self._visits[clients] += 1
         for client, update in zip(clients.tolist(), updates, strict=True):
             if self._remembers:
                 old = self._memory.get(client)
-                self._memory[client] = update
                 if old is not None:
+                    self._average(client, old, update)
                     self._spare.append(old)
+                self._memory[client] = update
             else:
                 self._spare.append(update)
         return delta
+
+    def _average(self, client: int, old: Tensor, update: Tensor) -> None:
+        """h_i + max(1/visits_i, refresh) (Δ_i − h_i) in place of Δ_i, in the runs whose memory is a running mean."""
+        if len(self._averaging):
+            runs = torch.from_numpy(self._averaging)
+            rates = _column(np.maximum(1.0 / self._visits[client], self._refresh))
+            update.index_copy_(0, runs, torch.lerp(old.index_select(0, runs), update.index_select(0, runs), rates))
 
     def _weights(self, clients: Ints, p: Float) -> tuple[Float, Float]:
         """Return u, shape (R, |S|), and c, shape (R, N), of the module's docstring."""
         alpha = self.alpha[clients]
         total = alpha.sum()
         mean = alpha / total if total > 0 else np.zeros(len(alpha))
-        biased = (self._is["fedavg"] | self._is["fedvarp"])[:, None]
-        fresh = np.where(biased, mean, alpha / p)
-        beta = np.where(self._is["fedvarp"][:, None], 1.0, self._beta)
-        stale = beta * self.alpha
-        stale[:, clients] -= beta[:, clients] * fresh
+        fresh = np.where(self._mean[:, None], mean, alpha / p ** self._theta[:, None])
+        stale = self._beta * self.alpha
+        stale[:, clients] -= self._beta[:, clients] * fresh
         self._report(clients)
         return fresh, stale * self._mask
 
     def _report(self, clients: Ints) -> None:
-        self.reported = np.where(self._stale, self._beta[:, 0], np.nan)
+        beta = self._beta[:, 0].copy()
         if len(self._own):
             own = self._beta[np.ix_(self._own, clients)]
-            self.reported[self._own] = own.mean(axis=1) if len(clients) else self._common(self._own)
+            beta[self._own] = own.mean(axis=1) if len(clients) else self._common(self._own)
+        for name, values in (("beta", beta), ("theta", self._theta)):
+            told = np.array([name in plan.reports for plan in self._plans])
+            self.reported[name] = np.where(told, values, np.nan)
 
     def _common(self, runs: Ints) -> Float:
         """Return β̂ of `beta.Auto` in some runs."""
@@ -182,8 +234,29 @@ class BatchedServer:
             self._common(self._own)[:, None],
             AutoPerClient.prior,
         )
-        own_betas = np.ix_(self._own, clients)
-        self._beta[own_betas] = np.where(keep, value, self._beta[own_betas])
+        place = np.ix_(self._own, clients)
+        self._beta[place] = np.where(keep, value, self._beta[place])
+
+    def _temper(self, t: int, clients: Ints, updates: Sequence[Tensor], p: Float) -> None:
+        """Do what `theta.AutoTheta.observe` does."""
+        runs = self._tempering
+        if not len(runs):
+            return
+        again = np.flatnonzero((self._visits[clients] > 0) & (p[runs] < 1.0).any(axis=0))
+        residuals = np.zeros((len(runs), len(again), len(self._columns)))
+        which, columns = torch.from_numpy(runs), torch.from_numpy(self._columns.copy())
+        for j, k in enumerate(again):
+            old = self._memory[int(clients[k])].index_select(0, which).index_select(1, columns).double().numpy()
+            new = updates[int(k)].index_select(0, which).index_select(1, columns).double().numpy()
+            residuals[:, j] = new - self._beta[runs, :1] * old
+        chances = p[np.ix_(runs, again)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            terms = thetas.costs(t, self.alpha[clients[again]], chances, residuals, self._lasting, self._absence)
+        for r, (bias, noise, lasting, absence) in enumerate(zip(*terms, strict=True)):
+            if thetas.finite(bias, noise, lasting, absence):
+                self._costs[:, r] += np.stack([bias, noise])
+                self._lasting[r], self._absence[r] = lasting, absence
+        self._theta[runs] = thetas.chosen(self._costs[0], self._costs[1], _AUTO_THETA.start)
 
 
 def _column(weights: Float) -> Tensor:

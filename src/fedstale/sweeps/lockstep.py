@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..checks import Float
+from ..checks import Float, InvalidInput
 from ..federation import Federation, Ints
 from ..participation import Estimator, EstimatorState
 from ..rules import Rule
@@ -35,7 +35,18 @@ from .outcome import Outcome
 from .perceptron import SharedBatchPerceptron
 
 _SHARED_EXCEPT = frozenset(
-    {"rule", "beta", "lr", "server_lr", "swap", "probabilities", "engine", "threads", "keep_freed_memory"}
+    {
+        "rule",
+        "beta",
+        "rule_options",
+        "lr",
+        "server_lr",
+        "swap",
+        "probabilities",
+        "engine",
+        "threads",
+        "keep_freed_memory",
+    }
 )
 """Settings in which the runs of a batch may differ."""
 _UNDERSTOOD = _SHARED_EXCEPT | {
@@ -44,7 +55,7 @@ _UNDERSTOOD = _SHARED_EXCEPT | {
     *("rounds", "seed", "local_steps", "batch_size", "replacement", "weight_decay", "schedule", "evaluate_every"),
 }
 """Settings that this module honours. Any other, and any that a later version adds, must be at its default."""
-_NAMES_ONLY = ("task", "rule", "beta", "participation", "selection", "probabilities")
+_NAMES_ONLY = ("task", "participation", "selection", "probabilities")
 _WORKING_SET = 2**20
 """Bytes of the models of one batch: a core's cache holds them with their gradients."""
 _WIDEST = 32
@@ -59,7 +70,10 @@ def eligible(settings: Settings) -> bool:
             return False
     if any(isinstance(getattr(settings, name), dict) for name in _NAMES_ONLY):
         return False
-    return settings.task != "quadratic" and supports(settings.rule, settings.beta)
+    try:
+        return settings.task != "quadratic" and supports(make_rule(settings))
+    except InvalidInput:  # said where the run is made
+        return False
 
 
 def shared(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -115,13 +129,8 @@ class Lockstep:
         self.task = task
         self._swapped = [tasks[settings.swap].swapped for settings in self.runs]
         self.federation = Federation(task.num_clients, model.num_params, weights=first.weights, sizes=task.train.sizes)
-        self.server = BatchedServer(
-            [settings.rule for settings in filled],
-            [settings.beta for settings in filled],
-            self.federation.alpha(),
-            model.num_params,
-        )
         rules = [make_rule(settings) for settings in filled]
+        self.server = BatchedServer(rules, self.federation.alpha(), model.num_params)
         self._rates = torch.tensor([rule.server_lr for rule in rules], dtype=torch.float32).view(-1, 1)
         self._last_seen = np.full(task.num_clients, -1, dtype=np.int64)
         own = rules[: len(self.runs)]
@@ -219,8 +228,8 @@ class Lockstep:
         seen = int(np.sum(self._last_seen >= 0))
         for k in np.flatnonzero(alive):
             metrics = facts[k] | {"update_norm": float(lengths[k]), "server_bytes": self._own[k].num_bytes(seen)}
-            if np.isfinite(self.server.reported[k]):
-                metrics["beta"] = float(self.server.reported[k])
+            told = {name: float(values[k]) for name, values in self.server.reported.items()}
+            metrics |= {name: value for name, value in told.items() if np.isfinite(value)}
             groups = {
                 int(group): float(here.mean()) if (here := correct[k][owner == group]).size else float("nan")
                 for group in np.unique(self.task.groups)
