@@ -12,6 +12,7 @@ Rounds are counted from 1 in words and pictures and in `diverged_in`: a run that
 from .attendance import Raster, raster
 from .curve import Curve, over_seeds
 from .estimate import Estimate, diverged_text
+from .gap import Gap, ratio_of_means
 from .heatmap import HeatMap, Square
 from .methods import METHOD_SETTINGS, config_label, method_label, method_order
 from .palette import COLOURS, Style, style, styles
@@ -25,6 +26,7 @@ __all__ = [
     "Cell",
     "Curve",
     "Estimate",
+    "Gap",
     "HeatMap",
     "Measured",
     "Raster",
@@ -36,6 +38,7 @@ __all__ = [
     "method_order",
     "over_seeds",
     "raster",
+    "ratio_of_means",
     "style",
     "styles",
     "tail",

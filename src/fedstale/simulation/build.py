@@ -178,6 +178,8 @@ def build(
         )
     sizes = None if isinstance(task, Quadratic) else task.train.sizes
     federation = Federation(task.num_clients, trainer.num_params, weights=settings.weights, sizes=sizes)
+    if isinstance(trainer, EngineTrainer) and settings.objective:
+        trainer.alpha = federation.alpha()
     chooses_later = isinstance(trainer, EngineTrainer) and trainer.engine.resolved_name is None
     simulation = Simulation(
         trainer=trainer,

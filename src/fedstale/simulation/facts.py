@@ -55,6 +55,12 @@ def p_error(participation: Participation, t: int, estimated: Float) -> float:
     return float(np.sqrt(np.mean((estimated - true) ** 2)))
 
 
+def worst_decile(accuracies: Float) -> float:
+    """Mean accuracy of the tenth of the clients (at least one) for whom the model is worst; NaN without any."""
+    known = np.sort(accuracies[np.isfinite(accuracies)])
+    return float(known[: -(-len(known) // 10)].mean()) if len(known) else float("nan")
+
+
 def model_quality(accuracy: float, loss: float, by_group: Mapping[int, float], swapped: Mapping[str, float]) -> Metrics:
     """How good a model is: over all test samples, over those of each group, and which labels were swapped.
 

@@ -104,6 +104,9 @@ class Settings(BaseModel):
     evaluate_every: int | None = Field(
         None, ge=1, lt=MOST_ROUNDS, description="rounds between evaluations; default: 50 evaluations per run"
     )
+    objective: bool = Field(
+        True, description="record the objective Σ α_i F_i over the clients' training data with each evaluation"
+    )
     train_loss: bool = Field(False, description="also record the mean training loss of every round")
     per_client: bool = Field(False, description="also record the accuracy of every client")
     memory_error: bool = Field(

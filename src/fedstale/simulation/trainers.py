@@ -13,7 +13,7 @@ from ..federation import Ints
 from ..randomness import generator
 from ..rules import Local
 from ..tasks.quadratic import Quadratic
-from .facts import model_quality
+from .facts import model_quality, worst_decile
 from .loop import EvaluationMetrics
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class EngineTrainer:
 
     engine: Engine
     task: Task
+    alpha: Float | None = None
+    """α_i, shape (N,), where the objective is to be evaluated as well: a pass over all training data"""
 
     @property
     def num_params(self) -> int:
@@ -77,6 +79,9 @@ class EngineTrainer:
         """Accuracy and loss weighted by test size, overall and per group, and the shares of swapped labels."""
         seen = self.engine.evaluate(model)
         metrics = model_quality(seen.accuracy, seen.loss, seen.group_accuracies(), self.task.swapped)
+        metrics["accuracy_worst_decile"] = worst_decile(seen.client_accuracies)
+        if self.alpha is not None:
+            metrics["objective"] = float(self.alpha @ self.engine.evaluate(model, split="train").client_losses)
         return EvaluationMetrics(metrics, seen.client_accuracies)
 
 

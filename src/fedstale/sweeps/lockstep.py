@@ -25,7 +25,7 @@ from ..federation import Federation, Ints
 from ..participation import Estimator, EstimatorState
 from ..rules import Rule
 from ..simulation.build import make_estimator, make_local_training, make_participation, make_rule, make_task
-from ..simulation.facts import before_round, is_evaluated, model_quality, p_error
+from ..simulation.facts import before_round, is_evaluated, model_quality, p_error, worst_decile
 from ..simulation.history import Metrics
 from ..simulation.settings import Settings, make_settings
 from ..tasks import Task
@@ -52,13 +52,16 @@ _SHARED_EXCEPT = frozenset(
 _UNDERSTOOD = _SHARED_EXCEPT | {
     *("task", "num_clients", "share", "partition", "partition_options", "weights"),
     *("participation", "p_min", "participation_options", "selection", "selection_options"),
-    *("rounds", "seed", "local_steps", "batch_size", "replacement", "weight_decay", "schedule", "evaluate_every"),
+    *("rounds", "seed", "local_steps", "batch_size", "replacement", "weight_decay", "schedule"),
+    *("evaluate_every", "objective"),
 }
 """Settings that this module honours. Any other, and any that a later version adds, must be at its default."""
 _NAMES_ONLY = ("task", "participation", "selection", "probabilities")
 _WORKING_SET = 2**20
 """Bytes of the models of one batch: a core's cache holds them with their gradients."""
 _WIDEST = 32
+_PIECE = 1024
+"""Training samples that are evaluated at once."""
 _MULTIPLE = 8
 
 
@@ -146,6 +149,8 @@ class Lockstep:
         self._layers = model.empty(len(filled))
         self._room = model.buffers(len(filled), self.local[0].batch_size)
         self._test_room = model.buffers(len(filled), len(self._test_x)).outputs
+        counts = task.train.sizes
+        self._sample_weights = torch.from_numpy(np.repeat(self.federation.alpha() / counts, counts).astype(np.float32))
 
     def run(self) -> list[Outcome]:
         """Run all rounds; a run whose update is not finite ends there, as it does alone."""
@@ -224,7 +229,9 @@ class Lockstep:
     ) -> None:
         lengths = torch.linalg.vector_norm(delta.double(), dim=1).numpy()
         correct, losses = self._evaluate()
-        owner = np.repeat(self.task.groups, np.diff(self.task.test.offsets))
+        objectives = self._objectives() if self.runs[0].objective else None
+        client = np.repeat(np.arange(self.task.num_clients), np.diff(self.task.test.offsets))
+        owner, tested = self.task.groups[client], np.bincount(client, minlength=self.task.num_clients)
         seen = int(np.sum(self._last_seen >= 0))
         for k in np.flatnonzero(alive):
             metrics = facts[k] | {"update_norm": float(lengths[k]), "server_bytes": self._own[k].num_bytes(seen)}
@@ -236,6 +243,10 @@ class Lockstep:
             }
             loss = float(losses[k].mean(dtype=np.float64))
             metrics |= model_quality(float(correct[k].mean()), loss, groups, self._swapped[k])
+            right = np.bincount(client, correct[k], minlength=len(tested))
+            metrics["accuracy_worst_decile"] = worst_decile(right[tested > 0] / tested[tested > 0])
+            if objectives is not None:
+                metrics["objective"] = float(objectives[k])
             outcomes[k].rows.append((t, metrics))
 
     def _evaluate(self) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.bool_]], Float]:
@@ -244,6 +255,17 @@ class Lockstep:
         logits = self.model.forward(self._layers, self._test_x, self._test_room)
         losses = functional.cross_entropy(logits, self._test_labels, reduction="none")
         return (logits.argmax(1) == self._test_labels).numpy(), losses.numpy()
+
+    def _objectives(self) -> Float:
+        """Σ α_i F_i over all training samples, in pieces that stay in the cache, for every run."""
+        total = np.zeros(len(self.models))
+        for start in range(0, len(self._x), _PIECE):
+            piece = slice(start, start + _PIECE)
+            x = self._x[piece]
+            logits = self.model.forward(self._layers, x, self.model.buffers(len(self.models), len(x)).outputs)
+            losses = functional.cross_entropy(logits, self._labels[:, piece], reduction="none")
+            total += (losses @ self._sample_weights[piece]).double().numpy()
+        return total
 
 
 def _data_of(settings: Settings, swap: float) -> str:

@@ -15,11 +15,14 @@ from ..store import RunInfo, Store
 from .identity import finished, identity
 
 
-def results(store: Store, runs: Iterable[Settings]) -> list[Measured]:
-    """Return the runs that came to their end, in the given order; those that are missing are left out."""
+def results(store: Store, runs: Iterable[Settings], metric: str = "accuracy") -> list[Measured]:
+    """Return the runs that came to their end, in the given order; those that are missing are left out.
+
+    They are judged by their accuracy, or by minus another metric.
+    """
     found = finished(store)
     infos = ((settings, found.get(identity(settings.record()))) for settings in runs)
-    return [measure(store, settings, info) for settings, info in infos if info is not None]
+    return [measure(store, settings, info, metric) for settings, info in infos if info is not None]
 
 
 def measure(store: Store, settings: Settings, info: RunInfo, metric: str = "accuracy") -> Measured:

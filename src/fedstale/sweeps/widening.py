@@ -54,6 +54,7 @@ def widen(
     store: Store,
     run: Callable[[list[Settings]], object] = lambda wanted: None,
     most: int = MOST,
+    metric: str = "accuracy",
 ) -> list[Settings]:
     """Widen the rates of a sweep that is in the store.
 
@@ -67,6 +68,8 @@ def widen(
         Does the runs that are asked for; by default nothing is run, and what the store has is taken.
     most
         Further rates on each side, per cell and method.
+    metric
+        What rates are compared by: the largest accuracy, or the least of another metric.
 
     Returns
     -------
@@ -74,7 +77,7 @@ def widen(
     """
     whole = {repr(settings): settings for settings in runs}
     for _ in range(most):
-        cells = tuned(results(store, whole.values()))
+        cells = tuned(results(store, whole.values(), metric))
         # A rate that was asked for and is not there (a run failed, or none are to be done) is not asked for again.
         wanted = [settings for settings in _further(cells) if repr(settings) not in whole]
         if not wanted:
