@@ -18,8 +18,8 @@ RESIDUALS = rng.normal(size=(N, D))
 
 
 def test_terms_have_the_exact_bias_and_noise_as_expectation() -> None:
-    lasting = rng.normal(size=(1, len(theta._CANDIDATES), D))
-    bias = np.zeros(len(theta._CANDIDATES))
+    lasting = rng.normal(size=(1, len(theta.CANDIDATES), D))
+    bias = np.zeros(len(theta.CANDIDATES))
     noise, moved = np.zeros_like(bias), np.zeros_like(lasting)
     for chance, who in participation_sets(P):
         got = theta.costs(0, ALPHA[who], P[None, who], RESIDUALS[None, who], lasting, np.array([[4.0, 1.0]]))
@@ -28,7 +28,7 @@ def test_terms_have_the_exact_bias_and_noise_as_expectation() -> None:
         kept = 1.0 - got[3][0, 1] / got[3][0, 0]
         moved += chance * (got[2] - kept * lasting)
     zero = np.zeros((N, D))
-    for k, value in enumerate(theta._CANDIDATES):
+    for k, value in enumerate(theta.CANDIDATES):
         exact = -theory.tempered_bias(RESIDUALS, zero, P, ALPHA, float(value))
         assert moved[0, k] == pytest.approx(exact)
         assert bias[k] == pytest.approx(2 * exact @ lasting[0, k])
