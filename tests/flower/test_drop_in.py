@@ -23,7 +23,6 @@ from flwr.serverapp.strategy import (
 
 import fedstale as fs
 from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
-from fedstale.flower import nodes as nodes_module
 from fedstale.rules import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 
 from .grid import MemoryGrid, Model, Node, Trainer, arrays, first_model, flat, record, trainers
@@ -231,13 +230,17 @@ def test_clients_that_return_a_part_of_the_model() -> None:
 
 
 def test_a_round_does_not_wait_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes_module, "_POLL", 0.02)
-    strategy, grid = FedStale(min_available_nodes=2, max_wait=0.3), MemoryGrid(trainers([0, 1]))
-    strategy.start(grid, record(first_model()), num_rounds=1)
-    grid.online = {1000}
-    began = time.monotonic()
-    strategy.start(grid, record(first_model()), num_rounds=2)
-    assert time.monotonic() - began < 2 * 0.3 + 0.25
+    waits: list[float | None] = []
+
+    def connected(grid: Any, identity: Any, at_least: int, max_wait: float | None) -> list[int]:
+        waits.append(max_wait)
+        time.sleep(min(max_wait or 0.0, 0.05))
+        return identity.register_nodes(grid.get_nodes())  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("fedstale.flower.strategy.connected", connected)
+    FedStale(max_wait=0.05).start(MemoryGrid(trainers([0, 1])), record(first_model()), num_rounds=2)
+    assert waits[2] == 0.05  # the training of the second round
+    assert waits[3] == 0.0  # its evaluation
 
 
 def test_a_timeout_for_each_round() -> None:

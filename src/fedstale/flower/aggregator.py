@@ -22,6 +22,7 @@ from ..memory import Memory
 from ..rules import Rule
 from ..screening import fault
 from ..state import State
+from .bounds import LengthBound
 from .layout import BadArrays, Layout, decode, read_arrays
 from .probabilities import Probabilities
 from .replies import ClientReply, LeftOut
@@ -32,6 +33,7 @@ _BUFFER, _RETURNED = "buffer/", "returned/"
 """Before the names of its arrays."""
 _CLIENT_BUFFER, _HAVING = "client-buffer/", "client-buffer-of/"
 _LAST_HEARD = "last_heard"
+_UPDATE_LENGTHS, _BUFFER_LENGTHS = "update_lengths", "buffer_lengths"
 _ENOUGH_FOR_A_MEDIAN = 4
 """Clients from which on the median of their sizes says what is usual."""
 
@@ -48,6 +50,8 @@ class AppliedRound:
     """How many rounds ago the clients known before had contributed last."""
     examples_cut: int
     """How many claims to have very many examples were cut down."""
+    shortened: int
+    """How many replies were much longer than usual, and shortened."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,10 @@ class RoundSetting:
         N, where it is known from elsewhere.
     max_clients
         How many may become known.
-    max_examples_ratio
-        How many times the median a claimed number of examples may be.
+    max_examples_ratio, max_norm_ratio
+        How many times the median of the other clients a claimed number of examples and an update may be.
+    halve_rows_every
+        Rounds after which a row that was not renewed is halved.
     """
 
     asked_share: float = 1.0
@@ -79,6 +85,8 @@ class RoundSetting:
     at_least: int = 0
     max_clients: int | None = None
     max_examples_ratio: float | None = None
+    max_norm_ratio: float | None = None
+    halve_rows_every: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,7 @@ class Aggregator:
         self.last_heard = np.zeros(len(self.identities), dtype=np.int64)
         """The last round in which a client contributed, or was connected as far as that is known, shape (n,)."""
         self.returned: ArrayRecord | None = None
+        self.update_lengths, self.buffer_lengths = LengthBound(), LengthBound()
         self.client_buffers: dict[int, dict[str, NDArray[Any]]] = {}
         """What each client sent last of the arrays beside the vector: who is away is in their average too."""
         self._index = {name: i for i, name in enumerate(self.identities) if name}
@@ -200,6 +209,7 @@ class Aggregator:
         updates = [item for item in found if isinstance(item, _ClientUpdate)]
         cut = self._register([update.reply for update in updates], probabilities, setting)
         updates.sort(key=lambda update: self._index[update.reply.identity])  # the order of all sums
+        shortened = self._shorten(updates, setting.max_norm_ratio)
         valid = [update.reply for update in updates]
         clients = np.array([self._index[reply.identity] for reply in valid], dtype=np.int64)
         p = probabilities.values(
@@ -219,7 +229,8 @@ class Aggregator:
         probabilities.observe(self.state.estimator, clients, [i for i in setting.not_asked if i not in contributed])
         self.last_heard[[*clients, *setting.connected]] = index
         left_out = [item for item in found if isinstance(item, LeftOut)]
-        return AppliedRound(clients, p, valid, left_out, staleness, cut)
+        self._fade(index, setting.halve_rows_every)
+        return AppliedRound(clients, p, valid, left_out, staleness, cut, shortened)
 
     def _read(self, replies: Sequence[ClientReply], probabilities: Probabilities) -> list[_ClientUpdate | LeftOut]:
         """Compute each reply's update in a row of its own; what is wrong with an reply leaves it out."""
@@ -302,6 +313,43 @@ class Aggregator:
         probabilities.forget(state.estimator, [*range(before, known)])  # a row may have been there for a while
         return cut
 
+    def _shorten(self, updates: Sequence[_ClientUpdate], ratio: float | None) -> int:
+        """Shorten updates and changes of buffers that are much longer than usual; return how many replies had such."""
+        clients = {self._index[update.reply.identity]: update for update in updates}
+        lengths = {client: float(np.linalg.norm(update.row)) for client, update in clients.items()}
+        factors = self.update_lengths.factors(lengths, ratio)
+        real = [slot.name for slot in self.layout.buffers if slot.dtype.kind == "f"]
+        changes = {client: self._changes(update, real) for client, update in clients.items()}
+        squares = {client: sum(np.vdot(a, a) for a in change.values()) for client, change in changes.items() if change}
+        far = {client: float(np.sqrt(square)) for client, square in squares.items()}
+        buffer_factors = self.buffer_lengths.factors(far, ratio)
+        for client, update in clients.items():
+            if factors[client] < 1.0:
+                np.multiply(update.row, factors[client], out=update.row, casting="same_kind")
+            if (factor := buffer_factors.get(client, 1.0)) < 1.0:
+                for name, change in changes[client].items():
+                    update.buffers[name] = (self.buffers[name] + factor * change).astype(self.buffers[name].dtype)
+        return sum(factors[client] < 1.0 or buffer_factors.get(client, 1.0) < 1.0 for client in clients)
+
+    def _changes(self, update: _ClientUpdate, names: Sequence[str]) -> dict[str, Float]:
+        """Return by how much a reply's buffers differ from those that were sent."""
+        there = [name for name in names if name in update.buffers]
+        return {name: update.buffers[name].astype(np.float64) - self.buffers[name] for name in there}
+
+    def _fade(self, index: int, every: int | None) -> None:
+        """Halve rows that nobody has renewed for so many rounds, and again after as many.
+
+        The update is unbiased whatever is in the memory: this only keeps it from repeating for ever what was once sent.
+        """
+        if every is None:
+            return
+        for memory in self.state.of_rule.memories().values():
+            if not isinstance(memory, Memory):
+                continue
+            age = index - self.state.last_seen[memory.seen]
+            for client in memory.seen[(age > 0) & (age % every == 0)]:
+                memory.replace([client], 0.5 * memory.rows([client]), [memory.masses[client]])
+
     def _cut_claims(self, sizes: Float, claims: Mapping[int, float], ratio: float | None) -> int:
         """Cut claimed sizes down to a multiple of the median, once there are enough clients to have one."""
         if ratio is None or not self.by_sample or len(self._index) < _ENOUGH_FOR_A_MEDIAN:
@@ -336,6 +384,8 @@ class Aggregator:
         for client in clients:
             self.identities[client] = ""
             self.client_buffers.pop(client, None)
+            self.update_lengths.forget(client)
+            self.buffer_lengths.forget(client)
         if not self._index:  # nobody is left: as before the first round, one row that stands for all
             sizes = np.array(state.federation.sizes)
             sizes[len(self.identities)] = 1.0
@@ -373,6 +423,8 @@ class Aggregator:
         self.state.notes[_FACTS] = json.dumps(facts, sort_keys=True)
         self.state.arrays = {_BUFFER + name: array for name, array in self.buffers.items()}
         self.state.arrays[_LAST_HEARD] = self.last_heard
+        for name, bound in ((_UPDATE_LENGTHS, self.update_lengths), (_BUFFER_LENGTHS, self.buffer_lengths)):
+            self.state.arrays[name] = np.array(sorted(bound.last.items()), dtype=np.float64).reshape(-1, 2)
         for slot in self.layout.buffers:
             having = [client for client in sorted(self.client_buffers) if slot.name in self.client_buffers[client]]
             if having:
@@ -396,6 +448,8 @@ class Aggregator:
         buffers = {s.name: saved[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
         aggregator = cls(state, layout, buffers, facts["identities"], by_sample=facts["by_sample"])
         aggregator.last_heard = saved[_LAST_HEARD]
+        for name, bound in ((_UPDATE_LENGTHS, aggregator.update_lengths), (_BUFFER_LENGTHS, aggregator.buffer_lengths)):
+            bound.last = {int(client): float(length) for client, length in saved[name].reshape(-1, 2)}
         for slot in layout.buffers:
             for k, client in enumerate(saved.get(_HAVING + slot.name, ())):
                 buffer = saved[_CLIENT_BUFFER + slot.name][k].reshape(slot.shape)

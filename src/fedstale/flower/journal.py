@@ -50,6 +50,7 @@ def round_metrics(
         **account.numbers(),
         "forgotten": forgotten,
         "examples_cut": applied.examples_cut,
+        "shortened": applied.shortened,
         "staleness_mean": float(applied.staleness.mean()) if applied.staleness.size else 0.0,
         "staleness_max": float(applied.staleness.max(initial=0.0)),
     }

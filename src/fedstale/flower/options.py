@@ -36,6 +36,8 @@ class Options(TypedDict, total=False):
     probabilities: ProbabilitySpec
     weights: Literal["client", "sample"]
     max_examples_ratio: float | None
+    max_norm_ratio: float | None
+    halve_rows_every: int | None
     proximal_mu: float | None
     memory: str
     identity: str
@@ -67,6 +69,8 @@ DEFAULTS: Options = {
     "probabilities": "fedau",
     "weights": "sample",
     "max_examples_ratio": 100.0,
+    "max_norm_ratio": 10.0,
+    "halve_rows_every": 100,
     "proximal_mu": None,
     "memory": "ram",
     "identity": "auto",

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -30,7 +31,7 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords, validate_message_reply_consistency
 
 from .. import memory as memories
-from ..checks import fail, positive_int, printable
+from ..checks import fail, number, positive_int, printable
 from ..durable import Lock, relative
 from ..interrupts import postponed
 from ..randomness import generator
@@ -65,6 +66,8 @@ _NO_CENTRAL_PRIVACY = (
     "model by at most clipping_norm / n, while here a rare client counts 1/p times and is remembered in later rounds. "
     "Use it with FedAvg, or let clients add noise themselves (Flower's LocalDpMod)"
 )
+_LONGEST_NAME, _MOST_METRICS, _MOST_NUMBERS = 100, 1000, 100_000
+"""Characters of a metric's name, metrics of a round, and numbers in one of them that is a list."""
 _LEFT_OUT_KEPT = 10_000
 """How many replies that were left out a strategy can tell of."""
 
@@ -90,6 +93,11 @@ class RuleStrategy(FedAvg):
     max_examples_ratio
         With "sample", a client counts with at most so many times the median of all clients' examples, from four
         clients on: a client may claim any number. None: any number is believed.
+    max_norm_ratio
+        An update, and a change of running statistics, is shortened to at most so many times the median length of what
+        the other clients sent last, from three others on. None: any length.
+    halve_rows_every
+        A remembered update that was not renewed for so many rounds is halved, and again after as many. None: never.
     proximal_mu
         Sent to clients as `proximal-mu` in the config of training messages, as by Flower's FedProx.
     memory
@@ -157,6 +165,11 @@ class RuleStrategy(FedAvg):
                 positive_int(name, settings[name])  # type: ignore[literal-required]
         if settings["forget_after"] != "auto" and settings["forget_after"] is not None:
             positive_int("forget_after", settings["forget_after"])
+        for name in ("max_norm_ratio", "max_examples_ratio"):
+            if settings[name] is not None:  # type: ignore[literal-required]
+                number(name, settings[name], 1.0)  # type: ignore[literal-required]
+        if settings["halve_rows_every"] is not None:
+            positive_int("halve_rows_every", settings["halve_rows_every"])
         if isinstance(rule, Guarded):  # its bounds are options here, and saved as such
             settings["clip_norm"] = rule.clip_norm if settings["clip_norm"] is None else settings["clip_norm"]
             settings["max_weight"] = rule.max_weight if settings["max_weight"] is None else settings["max_weight"]
@@ -510,15 +523,19 @@ class RuleStrategy(FedAvg):
         """Return what is known of a round: whom the server asked was its own draw."""
         assert self.aggregator is not None  # noqa: S101 - the round was configured
         nodes, asked = self._connected_nodes, self._sent_messages.nodes
-        most, ratio = self.options["max_clients"], self.options["max_examples_ratio"]
+        setting = RoundSetting(
+            at_least=self._num_clients,
+            max_clients=self.options["max_clients"],
+            max_examples_ratio=self.options["max_examples_ratio"],
+            max_norm_ratio=self.options["max_norm_ratio"],
+            halve_rows_every=self.options["halve_rows_every"],
+        )
         share = self.train_nodes.inclusion(len(nodes))
         self._asked_before |= asked
         clients = {node: client for node in nodes if (client := self._index(node)) is not None}
         connected = sorted(set(clients.values()))
         if share is None:
-            return RoundSetting(
-                connected=connected, at_least=self._num_clients, max_clients=most, max_examples_ratio=ratio
-            )
+            return replace(setting, connected=connected)
         unknown = [node for node in nodes if node not in clients and node not in self._asked_before]
         known = self.aggregator.known
         absent = np.setdiff1d(known, np.array(connected, dtype=np.int64))
@@ -528,15 +545,7 @@ class RuleStrategy(FedAvg):
         heard = self.aggregator.last_heard[absent] >= self._rounds_resumed  # or it may be one of the unknown nodes
         counted = drawn & (heard | (not unknown))
         not_asked = [client for node, client in clients.items() if node not in asked] + absent[~counted].tolist()
-        return RoundSetting(
-            asked_share=share,
-            connected=connected,
-            not_asked=not_asked,
-            never_asked=len(unknown),
-            at_least=self._num_clients,
-            max_clients=most,
-            max_examples_ratio=ratio,
-        )
+        return replace(setting, asked_share=share, connected=connected, not_asked=not_asked, never_asked=len(unknown))
 
     def _forget_overdue(self, index: int) -> list[str]:
         """Let those leave who were not heard of for so long as `forget_after` says."""
@@ -649,9 +658,10 @@ class RuleStrategy(FedAvg):
                 _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error)
             return None
         if own:
-            return aggregate(contents, self.weighted_by_key)
+            return _clean(aggregate(contents, self.weighted_by_key))
+        contents = [self.identity.drop_reported_ids(content) for content in contents]
         try:
-            return aggregate([self.identity.drop_reported_ids(content) for content in contents], self.weighted_by_key)
+            return _clean(aggregate(contents, self.weighted_by_key))
         except Exception as error:  # what clients send must not end the federation
             _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error)
             return None
@@ -661,6 +671,12 @@ class RuleStrategy(FedAvg):
         raise fail("strategy", type(self).__name__, _NO_SECAGG)
 
     configure_fit = aggregate_fit = initialize_parameters
+
+
+def _clean(metrics: MetricRecord) -> MetricRecord:
+    """Return metrics under short printable names, and not too many of them: clients may have chosen them."""
+    kept = [item for item in metrics.items() if not isinstance(item[1], list) or len(item[1]) <= _MOST_NUMBERS]
+    return MetricRecord({printable(name, _LONGEST_NAME): value for name, value in kept[:_MOST_METRICS]})
 
 
 def _alike(contents: Sequence[RecordDict]) -> list[RecordDict]:
