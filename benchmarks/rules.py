@@ -80,7 +80,7 @@ def places(p_mins: tuple[float, ...], swaps: tuple[float, ...], alphas: tuple[fl
             for alpha in alphas:
                 data = (("p_min", p_min), ("partition", "dirichlet"), ("partition_options", {"alpha": alpha}))
                 yield Place(f"p_min {p_min:g}, Dirichlet {alpha:g}", rounds, data)
-    if alphas:
+    if alphas and 0.02 in p_mins:
         p = np.exp(np.random.default_rng(1).uniform(np.log(0.02), 0.0, 24)).tolist()
         who: tuple[tuple[str, Any], ...] = (("participation", "bernoulli"), ("participation_options", {"p": p}))
         for alpha in alphas:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .analysis import Style, raster, styles
+from .analysis import Estimate, Style, raster, style, styles
 from .analysis.palette import INDIGO, RED
 
 if TYPE_CHECKING:
-    from .simulation import Comparison
+    from .simulation import Comparison, Method
 
 
 def pyplot() -> Any:
@@ -67,25 +67,35 @@ def save(figure: Any, stem: Path) -> list[Path]:
 
 
 def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
-    """Learning curves over all clients and over the rare group, participation raster, staleness."""
+    """Gap closed, learning curves over all clients and over the rare group, participation raster, staleness."""
     plt = pyplot()
     from matplotlib.ticker import PercentFormatter
 
     metric = comparison.metric
     grouped = metric == "accuracy"
+    gaps = {method: gap for method in comparison.results if (gap := comparison.gap_closed(method)) is not None}
+    left = "gap" if gaps else "all"
     figure, axes = plt.subplot_mosaic(
-        [["all", "rare" if grouped else "all"], ["raster", "age"]],
-        figsize=(10.5, 6.4),
+        [[left, "all", "rare" if grouped else "all"], ["raster", "raster", "age"]]
+        if gaps
+        else [["all", "rare" if grouped else "all"], ["raster", "age"]],
+        figsize=(13.0 if gaps else 10.5, 6.4),
         height_ratios=[1.5, 1],
         layout="constrained",
     )
-    _curves(axes["all"], comparison, metric)
+    if gaps:
+        _gaps(axes["gap"], gaps)
+    _curves(axes["all"], comparison, "objective" if gaps else metric)
     if grouped:
-        axes["all"].set_title("test accuracy, all clients")
-        axes["rare"].sharey(axes["all"])
+        if gaps:
+            axes["all"].set(title="objective: training loss over all clients", yscale="log")
+            axes["rare"].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        else:
+            axes["all"].set_title("test accuracy, all clients")
+            axes["all"].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes["rare"].sharey(axes["all"])
         _curves(axes["rare"], comparison, "accuracy_group1")
         axes["rare"].set_title("test accuracy, rare clients")
-        axes["all"].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     else:
         axes["all"].set(title="excess loss F(w) − F(w*)", yscale="log")
     first_seed = [next(iter(runs.values())) for runs in comparison.results.values()]
@@ -103,6 +113,30 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
         fontsize=10,
     )
     return save(figure, stem)
+
+
+def _gaps(axis: Any, gaps: dict[Method, Estimate]) -> None:
+    """Bars of the gap closed, with errors; one that loses far more than there is to gain is cut and says so."""
+    from matplotlib.ticker import PercentFormatter
+
+    low = -0.5
+    for place, (method, gap) in enumerate(gaps.items()):
+        colour = style(method.label).colour
+        shown = max(gap.mean, low)
+        axis.barh(place, shown, color=colour, height=0.7)
+        if gap.mean >= low and gap.error > 0:
+            axis.errorbar(shown, place, xerr=gap.error, color="black", capsize=3, linewidth=1)
+        text = f"{gap.mean:.0%}" + (f" ± {gap.error:.0%}" if gap.error > 0 else "")
+        inside = shown < 0 or shown > 0.55
+        end = (max(shown, 0.0) if not inside else 0.0) + (gap.error if not inside and np.isfinite(gap.error) else 0.0)
+        axis.text(end + 0.02, place, text, va="center", fontsize=9, color="white" if inside and shown > 0 else "black")
+    axis.axvline(0, color="#555555", linewidth=1)
+    axis.axvline(1, color="#555555", linewidth=1, linestyle="--")
+    axis.set(xlim=(low, 1.08), yticks=range(len(gaps)), yticklabels=[method.label for method in gaps])
+    axis.invert_yaxis()
+    axis.grid(visible=False, axis="y")
+    axis.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.set_title("gap closed, by the objective\n0 % = U-FedAvg, 100 % = everybody always")
 
 
 def _curves(axis: Any, comparison: Comparison, metric: str) -> None:

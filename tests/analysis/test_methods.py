@@ -44,9 +44,15 @@ def test_one_spelling(config: dict[str, object], label: str) -> None:
 
 
 def test_settings_methods_and_configs_agree() -> None:
-    for method in DEFAULT:
+    for method in (method for method in DEFAULT if not method.everybody):
         one = make_settings(rule=method.rule, beta=method.beta)
         assert one.label == method.label == config_label(one.record())
+
+
+def test_the_limit_looks_like_no_method() -> None:
+    limit = DEFAULT[-1]
+    assert limit.everybody
+    assert style(limit.label) not in styles([method.label for method in ALL if not method.everybody])
 
 
 def test_fixed_betas_stand_before_words_and_in_order() -> None:

@@ -38,6 +38,9 @@ NAMES = {
 }
 """The rules as their papers write them; a rule that is not listed keeps its own name."""
 
+EVERYBODY = "everybody, always"
+"""The limit that no method reaches: all clients in every round."""
+
 SAME_AS = {"FedStale β=0": "U-FedAvg", "FedStale β=1": "U-FedVARP"}
 """The ends of the range of β have names of their own (Eq. 5 and 7)."""
 

@@ -7,10 +7,13 @@ from collections.abc import Container
 
 TITLES = {
     "accuracy": "Test accuracy",
+    "objective": "Objective Σ α_i F_i",
+    "accuracy_worst_decile": "Accuracy, worst tenth",
     "test_loss": "Test loss",
     "train_loss": "Training loss",
     "excess_loss": "Excess loss F(w) − F(w*)",
     "beta": "β",
+    "theta": "θ",
     "update_norm": "Norm of the global update",
     "p_error": "RMS error of p̂",
     "memory_error": "Memory error H",

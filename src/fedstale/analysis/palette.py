@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from .methods import SAME_AS
+from .methods import EVERYBODY, SAME_AS
 
 COLOURS = "#84909c", "#d87800", "#009ce4", "#6060d8", "#b43ca8", "#cc2424", "#3c843c", "#906060"
 GREY, _, SKY, INDIGO, _, RED, GREEN, BROWN = COLOURS
@@ -37,8 +37,9 @@ _METHODS = (
     *("FedStale+adagrad β=auto", "FedStale+adam β=auto", "FedStale+momentum β=auto", "FedStale+yogi β=auto"),
     *("FedStale β=0.2", "FedAWE", "FedSteer", "CA-Fed"),
 )
-_SLOTS = {label: slot for slot, label in enumerate(_METHODS)}
-_OTHERS = range(4 * len(COLOURS), len(DASHES) * len(COLOURS))
+_LIMIT = 5 * len(COLOURS) - 1
+_SLOTS = {label: slot for slot, label in enumerate(_METHODS)} | {EVERYBODY: _LIMIT}
+_OTHERS = [slot for slot in range(4 * len(COLOURS), len(DASHES) * len(COLOURS)) if slot != _LIMIT]
 """Styles that no method above has or will have: for all others."""
 
 

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from ..analysis import Estimate
     from ..simulation import Comparison, Method
 
-_SETTING = {"p_min": 0.05, "swap": 1.0}
-"""The default setting: rare clients who disagree about two labels, so that bias, variance and staleness all show."""
+_SETTING = {"p_min": 0.05, "swap": 0.6}
+"""The default setting: the middle cell of the paper's grid, the fourth of its eight p_min and of its six swaps."""
+
+_LR = {"digits-mlp": 10**-0.5}
+"""The rate of the embedded task: the one of half a decade each at which U-FedAvg, the baseline, does best there."""
+
+_WIDE = 120
+"""Columns of a terminal that has room for everything; a narrower one shows how good the methods are."""
 
 _QUICK = {"rounds": 20}
 """What --quick changes in it."""
@@ -32,7 +38,8 @@ def compare(
         str,
         typer.Option(
             help='Method names, separated by commas; "all" compares every method. Add β after a colon, a server '
-            'optimiser after a plus, a memory after an @: "fedavg,fedstale:0.8,fedstale+adam,fedstale@lowrank:4".'
+            'optimiser after a plus, a memory after an @: "fedavg,fedstale:0.8,fedstale+adam,fedstale@lowrank:4". '
+            '"everybody" is the limit: all clients in every round.'
         ),
     ] = "",
     seeds: Annotated[int | None, typer.Option(help="How many seeds (default 3).", show_default=False)] = None,
@@ -54,7 +61,7 @@ def compare(
     from ..simulation import make_settings
     from ..simulation.comparison import ALL, DEFAULT
 
-    settings = make_settings(**{"task": task, **_SETTING, **(_QUICK if quick else {}), **changes})
+    settings = make_settings(**{"task": task, "lr": _LR.get(task), **_SETTING, **(_QUICK if quick else {}), **changes})
     methods = list(ALL) if rules == "all" else [_method(name) for name in rules.split(",")] if rules else list(DEFAULT)
     console = make_console(err=True)
     with (
@@ -83,11 +90,13 @@ def compare(
 def _method(text: str) -> Method:
     from .. import memory as memories
     from .. import rules
-    from ..simulation.comparison import Method
+    from ..simulation.comparison import EVERYBODY, Method
     from .options import number_or_text
 
     described, at, memory = text.strip().partition("@")
     name, colon, beta = described.partition(":")
+    if described == "everybody":
+        return EVERYBODY
     rules.make(name)
     if colon and not beta:
         raise fail("rules", text, "β stands behind the colon: fedstale:0.5")
@@ -128,17 +137,22 @@ def table(comparison: Comparison, width: int = 140) -> Table:
     made.caption = f"run {done} of {total}" if done < total else f"{len(comparison.seeds)} seeds"
     made.add_column("method", min_width=8)
     grouped = comparison.metric == "accuracy"
-    headings = ["accuracy", group_name(0), group_name(1)] if grouped else ["excess loss"]
+    headings = ["objective", "gap closed", "accuracy", group_name(1)] if grouped else ["excess loss"]
     rows = comparison.rows()
     waits = any(number(row, "rounds lost", ".0f") != "–" for row in rows)
-    more = ["β", "MB up", "MB down", "server MB", *(["rounds lost"] if waits else []), "seconds"]
+    more = [group_name(0)] if grouped else []
+    more += ["β", "MB up", "MB down", "server MB", *(["rounds lost"] if waits else []), "seconds"]
+    more = more if width >= _WIDE else []
     for heading in (*headings, *more):
-        made.add_column(heading, justify="right", min_width=8 if heading == headings[0] else None)  # "diverged"
+        first = "accuracy" if grouped else headings[0]
+        made.add_column(heading, justify="right", min_width=8 if heading == first else None)  # "diverged"
     for row in rows:
-        numbers = [format(row[comparison.metric], ".1%" if grouped else ".3g")]
-        numbers += [number(row, name, ".1%") for name in ("group 0", "group 1")] if grouped else []
+        numbers = [number(row, "objective", ".3f"), number(row, "gap closed", ".0%")] if grouped else []
+        numbers += [format(row[comparison.metric], ".1%" if grouped else ".3g")]
+        numbers += [number(row, "group 1", ".1%"), number(row, "group 0", ".1%")] if grouped else []
         numbers += [number(row, "beta", ".2f"), *(mega(row, name) for name in ("bytes", "bytes down", "server bytes"))]
         numbers += [number(row, "rounds lost", ".0f")] if waits else []
+        numbers.append(number(row, "seconds", ".1f"))
         label = str(row["method"])
-        made.add_row(Text(label, style=style(label).colour), *numbers, number(row, "seconds", ".1f"))
+        made.add_row(Text(label, style=style(label).colour), *numbers[: len(headings) + len(more)])
     return made

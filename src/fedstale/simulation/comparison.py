@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Curve, Estimate, method_label, over_seeds
+from ..analysis import Curve, Estimate, Gap, method_label, over_seeds
+from ..analysis.methods import EVERYBODY as EVERYBODY_LABEL
 from ..analysis.metrics import main_metric
 from ..checks import fail, positive_int
 from ..configs import Config
+from ..participation import Bernoulli, Participation
 from ..rules import OPTIMIZERS, RULES
 from ..spreadsheet import write_table
 from ..tasks.label_swap import swap_text
@@ -25,26 +27,32 @@ from .settings import Settings
 
 @dataclass(frozen=True)
 class Method:
-    """A rule with its β and its memory, and what it is called."""
+    """A rule with its β and its memory, and what it is called; or the limit, all clients in every round."""
 
     rule: Config
     beta: Config = None
     memory: str | None = None
     """Where stale updates live, if not where the setting says."""
+    everybody: bool = False
+    """Whether all clients take part in every round: what no method can have, same seeds and batches."""
 
     @property
     def label(self) -> str:
         """What it is called in tables and figures."""
-        return method_label(self.rule, self.beta, self.memory)
+        return EVERYBODY_LABEL if self.everybody else method_label(self.rule, self.beta, self.memory)
 
 
+EVERYBODY = Method("fedavg", everybody=True)
+"""The yardstick: FedAvg with every client in every round."""
+PLAIN = Method("u-fedavg")
+"""Corrects for absence and remembers nothing: where the gap begins that a memory may close."""
 DEFAULT = (
     Method("fedavg"),
-    Method("u-fedavg"),
+    PLAIN,
     Method("fedvarp"),
-    Method("u-fedvarp"),
-    Method("fedstale", 0.5),
     Method("fedstale", "auto"),
+    Method("tempered"),
+    EVERYBODY,
 )
 ALL = (
     *(Method(name) for name in RULES if name != "fedstale"),
@@ -54,6 +62,7 @@ ALL = (
     Method("fedstale", "auto", "clustered:4"),
     Method("fedstale", "auto", "lowrank:4"),
     *(Method(f"fedstale+{name}", "auto") for name in OPTIMIZERS),
+    EVERYBODY,
 )
 """Every method by its default, the approximate memories, and FedStale with each server optimiser."""
 
@@ -106,6 +115,18 @@ class Comparison:
         series = [(np.arange(len(values)), values) for values in columns]
         return over_seeds(series, [run.diverged_in for run in runs])
 
+    def gap_closed(self, method: Method) -> Estimate | None:
+        """Share of the gap between U-FedAvg and everybody that a method closes; None where the two were not compared.
+
+        The methods share one learning rate here; `benchmarks/rules.py` tunes one for each.
+        """
+        if not {PLAIN, EVERYBODY} <= self.results.keys() or method == EVERYBODY:
+            return None
+        columns = [[run.tail("objective") for run in self.results[one].values()] for one in (PLAIN, EVERYBODY, method)]
+        if len(set(map(len, columns))) > 1 or np.isnan(columns).any():
+            return None
+        return Gap(np.array(columns[0]), np.array(columns[1])).closed(columns[2])
+
     def rows(self) -> list[dict[str, Estimate | str]]:
         """The table: one row per method, those of which a seed diverged last."""
         known = [method for method in self.methods if method in self.results]
@@ -115,6 +136,8 @@ class Comparison:
         return {
             "method": method.label,
             self.metric: self.estimate(method, self.metric, "tail"),
+            "objective": self.estimate(method, "objective", "tail"),
+            "gap closed": self.gap_closed(method) or Estimate(float("nan"), float("nan")),
             "group 0": self.estimate(method, "accuracy_group0", "tail"),
             "group 1": self.estimate(method, "accuracy_group1", "tail"),
             "beta": self.estimate(method, "beta", "tail"),
@@ -185,7 +208,10 @@ def compare(
         for method in methods:
             memory = method.memory or here.memory
             own = here.replace(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
-            simulation = build(own, task=task, participation=participation, callbacks=callbacks(method, seed))
+            who = participation
+            if method.everybody:
+                who = Participation(Bernoulli(np.ones(task.num_clients)))
+            simulation = build(own, task=task, participation=who, callbacks=callbacks(method, seed))
             reason = simulation.run()
             if not isinstance(
                 task, Quadratic
