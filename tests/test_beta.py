@@ -14,6 +14,7 @@ from fedstale import beta as betas
 from fedstale import theory
 from fedstale.checks import Float
 from fedstale.tasks.quadratic import Quadratic
+from tests.combinations import combinations
 from tests.enumeration import participation_sets
 
 N, D = 6, 9
@@ -272,8 +273,7 @@ def test_bad_input(call: Any, message: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, "auto"])
-@pytest.mark.parametrize("other", RARE)
+@pytest.mark.parametrize(("beta", "other"), combinations([0.0, "auto", 1.0, 0.5], list(RARE)))
 def test_library_and_second_opinion_agree(beta: float | str, other: str) -> None:
     problem, lr, came = Quadratic.figure1(), 0.003, CAME[other][:700, :1]
     second = TwoClients(lr, beta, came, RARE[other])

@@ -25,6 +25,7 @@ from fedstale.simulation import Callback, Simulation, StoreRun, build, make_sett
 from fedstale.simulation.run import simulate
 from fedstale.store import Store
 from fedstale.store.blocks import Block
+from tests.combinations import combinations
 
 SMALL: dict[str, Any] = {"task": "quadratic", "num_clients": 4, "p_min": 0.3, "lr": 0.02, "probabilities": "fedau"}
 ROUNDS = 30
@@ -161,12 +162,16 @@ def test_a_second_ctrl_c_ends_at_once() -> None:
 PLACES = [(Rule, "combine"), (FedAUEstimator, "observe"), (fs.State, "save"), (Store, "flush"), (Block, "add")]
 
 
-@pytest.mark.parametrize("memory", ["ram", "disk"])
+def place_or_memory(value: tuple[Any, str] | str) -> str:
+    return value if isinstance(value, str) else value[1]
+
+
 @pytest.mark.parametrize("act", [ctrl_c, cut])
-@pytest.mark.parametrize(("owner", "name"), PLACES, ids=[name for _, name in PLACES])
+@pytest.mark.parametrize(("place", "memory"), combinations(PLACES, ["disk", "ram"]), ids=place_or_memory)
 def test_what_is_saved_is_a_whole_round(
-    owner: Any, name: str, act: Callable[[], None], memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: tuple[Any, str], act: Callable[[], None], memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    owner, name = place
     chosen = {**SMALL, "rounds": ROUNDS, "memory": memory}
     truth = simulate(**chosen, store=tmp_path / "whole")
     call = 2 if name in ("save", "flush") else 17 * (12 if name == "add" else 1)

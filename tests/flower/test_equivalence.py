@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import fedstale as fs
 from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
 from fedstale.participation import FedAUEstimator
+from tests.combinations import combinations
 
 from .grid import MemoryGrid, Model, Trainer, first_model, flat, record, trainers
 
@@ -79,20 +80,20 @@ def by_flower(strategy: RuleStrategy, sizes: dict[int, int]) -> NDArray[Any]:
     return flat(model)
 
 
-@pytest.mark.parametrize("weights", ["client", "sample"])
-@pytest.mark.parametrize(
-    ("strategy", "rule"),
-    [
-        (FedStale, fs.FedStale()),
-        (UnbiasedFedVARP, fs.UnbiasedFedVARP()),
-        (UnbiasedFedAvg, fs.UnbiasedFedAvg()),
-        (lambda **o: FedStale(beta=0.5, server_lr=0.7, **o), fs.FedStale(beta=0.5, server_lr=0.7)),
-        (lambda **o: FedStale(beta="auto-per-client", **o), fs.FedStale(beta="auto-per-client")),
-        (lambda **o: RuleStrategy(fs.FedVARP(), **o), fs.FedVARP()),
-        (lambda **o: RuleStrategy(fs.FedAvg(), **o), fs.FedAvg()),
-    ],
-)
-def test_thirty_rounds_equal_the_library(strategy: Any, rule: fs.Rule, weights: str) -> None:
+SAME: list[tuple[Any, fs.Rule]] = [
+    (FedStale, fs.FedStale()),
+    (UnbiasedFedVARP, fs.UnbiasedFedVARP()),
+    (UnbiasedFedAvg, fs.UnbiasedFedAvg()),
+    (lambda **o: FedStale(beta=0.5, server_lr=0.7, **o), fs.FedStale(beta=0.5, server_lr=0.7)),
+    (lambda **o: FedStale(beta="auto-per-client", **o), fs.FedStale(beta="auto-per-client")),
+    (lambda **o: RuleStrategy(fs.FedVARP(), **o), fs.FedVARP()),
+    (lambda **o: RuleStrategy(fs.FedAvg(), **o), fs.FedAvg()),
+]
+
+
+@pytest.mark.parametrize(("pair", "weights"), combinations(SAME, ["sample", "client"]))
+def test_thirty_rounds_equal_the_library(pair: tuple[Any, fs.Rule], weights: str) -> None:
+    strategy, rule = pair
     sizes = {i: 10 * (i + 1) for i in range(CLIENTS)}
     made = strategy(weights=weights, max_wait=0.0, min_available_nodes=0, min_train_nodes=0)
     found = by_flower(made, sizes)

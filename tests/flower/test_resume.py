@@ -14,6 +14,7 @@ from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedV
 from fedstale.participation import Forgetting
 from fedstale.rules import Guarded, ServerAdam
 from fedstale.store import Store, StoreError
+from tests.combinations import combinations
 
 from .grid import MemoryGrid, Model, Node, first_model, flat, record, trainers
 
@@ -40,18 +41,17 @@ def drive(strategy: RuleStrategy, nodes: dict[int, Node], rounds: range, first_n
     return arrays
 
 
-@pytest.mark.parametrize("memory", ["ram", "ram:bfloat16", "disk"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        FedStale,
-        UnbiasedFedVARP,
-        UnbiasedFedAvg,
-        lambda **o: FedStale(beta="auto-per-client", weights="sample", **o),
-        lambda **o: FedStale(beta="theory", probabilities="forgetting", **o),
-        lambda **o: RuleStrategy(ServerAdam(Guarded(fs.FedStale(beta={0: 0, 10: 1}), clip_norm=2.0)), **o),
-    ],
-)
+MADE: list[Any] = [
+    FedStale,
+    UnbiasedFedVARP,
+    UnbiasedFedAvg,
+    lambda **o: FedStale(beta="auto-per-client", weights="sample", **o),
+    lambda **o: FedStale(beta="theory", probabilities="forgetting", **o),
+    lambda **o: RuleStrategy(ServerAdam(Guarded(fs.FedStale(beta={0: 0, 10: 1}), clip_norm=2.0)), **o),
+]
+
+
+@pytest.mark.parametrize(("make", "memory"), combinations(MADE, ["disk", "ram:bfloat16", "ram"]))
 def test_resumed_equals_uninterrupted(make: Any, memory: str, tmp_path: Path) -> None:
     where = {name: f"disk:{tmp_path}/{name}-rows" if memory == "disk" else memory for name in ("whole", "cut")}
     nodes = trainers(range(6), 1000)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import fedstale as fs
 from fedstale.memory import Clustered, LowRank, make
 from fedstale.memory.kernel import Mix
+from tests.combinations import combinations
 from tests.enumeration import expectation, outcomes
 
 N, D = 6, 40
@@ -32,9 +33,12 @@ def filled(where: str, rounds: int = 5, rule: fs.Rule | None = None, d: int = D)
     return state
 
 
-@every_kind
 @pytest.mark.parametrize(
-    "rule", [fs.FedStale(beta=0.7), fs.UnbiasedFedVARP(), fs.FedStale(), fs.FedStale(beta="auto-per-client")], ids=repr
+    ("rule", "where"),
+    combinations(
+        [fs.FedStale(beta=0.7), fs.UnbiasedFedVARP(), fs.FedStale(), fs.FedStale(beta="auto-per-client")], KINDS
+    ),
+    ids=repr,
 )
 def test_unbiased_by_enumeration(rule: fs.Rule, where: str) -> None:
     """Σ over all 2^6 participation sets of P(set)·Δ(set) is Σ α_i Δ_i, whatever the approximation made of the h_i."""

@@ -28,7 +28,10 @@ def check(files: list[Path]) -> None:
             assert file.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_pictures_of_a_full_grid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_pictures_of_a_full_grid(drawn: bool, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if not drawn:
+        request.getfixturevalue("unrendered")
     table = HeatMap.of(measured(as_the_paper_says))
     check(heatmaps.fig2(table, tmp_path, "made-up"))
     check(curves.fig3(table, tmp_path, "made-up"))
@@ -44,7 +47,11 @@ def test_pictures_of_what_little_there_is(tmp_path: Path) -> None:
     check(heatmaps.fig5(table, HeatMap([]), tmp_path, "little"))
 
 
-def test_figure_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_figure_1(drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if not drawn:
+        request.getfixturevalue("unrendered")
+
     def short(seeds: int = 2) -> list[Settings]:
         return [one.replace(rounds=200) for one in full(seeds)]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import fedstale as fs
 from fedstale import participation, rules, theta
 from fedstale.rules import ServerAdaptive
+from tests.combinations import combinations
 from tests.everything import everything
 
 N, D, ROUNDS = 6, 50, 24
@@ -57,6 +58,7 @@ RULES: list[fs.Rule] = [
 ]
 ROWS = ["ram", "ram:float64", "ram:float16", "ram:bfloat16", "disk:{}", "disk:{}:bfloat16"]
 MEMORIES = [*ROWS, "clustered:3", "clustered:3:bfloat16", "lowrank:2", "lowrank:3:float64"]
+PLAIN = ["ram", "disk:{}", "clustered:3", "lowrank:2"]
 FIRST_STEP = {"feddyn": 6.0, "spider": 2.0}  # FedDyn: mean + h/a, both 3; SPIDER: clipped
 
 every_rule = pytest.mark.parametrize("rule", RULES, ids=repr)
@@ -85,15 +87,19 @@ def start(rule: fs.Rule, memory: str = "ram") -> fs.State:
     return rule.init(fs.Federation(N, D), memory=memory, model=np.zeros(D, np.float32))
 
 
-def every_pair() -> list[Any]:
-    """Every rule with every memory; with other numbers in it only one by default: they are the memory's own matter."""
-    plain, one = ("ram", "disk:{}", "clustered:3", "lowrank:2"), fs.FedStale(beta="auto-per-client")
-    pairs = [(rule, name) for rule in RULES for name in memories(rule, MEMORIES)]
-    slow = [pytest.mark.slow if name not in plain and rule != one else () for rule, name in pairs]
-    return [pytest.param(*pair, marks=mark) for pair, mark in zip(pairs, slow, strict=True)]
+def every_pair(among: list[str], shift: int = 0) -> list[Any]:
+    """Every rule with every memory; by default one rule with all of them, every other with one, each in its turn."""
+    every = fs.FedStale(beta="auto-per-client")
+    made = []
+    for number, rule in enumerate(RULES):
+        names = memories(rule, among)
+        turn = [name for name in PLAIN if name in names]
+        own = names if rule == every else [turn[(number + shift) % len(turn)]]
+        made += [pytest.param(rule, name, marks=() if name in own else pytest.mark.slow) for name in names]
+    return made
 
 
-@pytest.mark.parametrize(("rule", "memory"), every_pair(), ids=repr)
+@pytest.mark.parametrize(("rule", "memory"), every_pair(MEMORIES), ids=repr)
 def test_save_and_load_in_the_middle_changes_no_bit(rule: fs.Rule, memory: str, tmp_path: Path) -> None:
     whole = start(rule, memory.format(tmp_path / "whole"))
     expected = advance(rule, whole, 0, ROUNDS)
@@ -110,11 +116,7 @@ def test_save_and_load_in_the_middle_changes_no_bit(rule: fs.Rule, memory: str, 
     assert everything(whole) == everything(state)
 
 
-@pytest.mark.parametrize(
-    ("rule", "memory"),
-    [(rule, name) for rule in RULES for name in memories(rule, ["ram", "disk:{}", "clustered:3", "lowrank:2"])],
-    ids=repr,
-)
+@pytest.mark.parametrize(("rule", "memory"), every_pair(PLAIN, shift=1), ids=repr)
 def test_going_on_after_a_save_and_coming_back_to_it(rule: fs.Rule, memory: str, tmp_path: Path) -> None:
     """What happens after a checkpoint never reaches it: a crash falls back to exactly what was saved."""
     state = start(rule, memory.format(tmp_path / "rows"))
@@ -136,9 +138,11 @@ ESTIMATORS: list[participation.Estimator] = [
 ]
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-@pytest.mark.parametrize("memory", ["ram", "disk:{}"])
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.unbiased], ids=repr)
+@pytest.mark.parametrize(
+    ("rule", "memory", "estimator"),
+    combinations([rule for rule in RULES if rule.unbiased], ["disk:{}", "ram"], ESTIMATORS),
+    ids=repr,
+)
 def test_estimated_probabilities_survive_a_save(
     rule: fs.Rule, estimator: participation.Estimator, memory: str, tmp_path: Path
 ) -> None:

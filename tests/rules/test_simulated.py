@@ -14,6 +14,7 @@ from fedstale import rules
 from fedstale.rules.anchors import AnchorState
 from fedstale.simulation import Simulation, build, make_settings
 from fedstale.simulation.comparison import ALL
+from tests.combinations import combinations
 from tests.everything import everything
 
 NAMES = [*rules.RULES, "fedstale+adam"]
@@ -33,8 +34,9 @@ def test_loop_and_vmap_agree(name: str, more: dict[str, Any]) -> None:
     pytest.importorskip("torch")
     models = []
     for engine in ("loop", "vmap"):
+        options = QUICK.get(name, {}) | more
         chosen = make_settings(
-            task="digits-mlp", rule=name, engine=engine, **SMALL, rule_options=QUICK.get(name, {}) | more
+            task="digits-mlp", rule=name, engine=engine, **SMALL | {"rounds": 8}, rule_options=options
         )
         simulation = build(chosen)
         assert simulation.run() == "finished"
@@ -43,8 +45,7 @@ def test_loop_and_vmap_agree(name: str, more: dict[str, Any]) -> None:
     assert models[0] == pytest.approx(models[1], abs=2e-4 if "+" in name else 2e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("memory", ["ram", "lowrank:2"])
+@pytest.mark.parametrize(("name", "memory"), combinations(NAMES, ["ram", "lowrank:2"]))
 def test_resumed_in_the_middle(name: str, memory: str, tmp_path: Path) -> None:
     chosen = make_settings(
         task="quadratic", **SMALL | {"lr": 0.05}, rule=name, memory=memory, rule_options=QUICK.get(name, {})

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedstale as fs
+from tests.combinations import combinations
 from tests.enumeration import expectation, outcomes
 
 N, D = 6, 5
@@ -48,14 +49,7 @@ def prepared(rule: fs.Rule, precision: str, weights: NDArray[np.float64] | str) 
     return prepare
 
 
-@pytest.mark.parametrize(
-    ("precision", "weights"),
-    [
-        *((precision, "given") for precision in PRECISIONS),
-        *(("float64", weights) for weights in ("client", "sample")),
-        *(pytest.param(p, w, marks=pytest.mark.slow) for p in PRECISIONS[1:] for w in ("client", "sample")),
-    ],
-)
+@pytest.mark.parametrize(("precision", "weights"), combinations(PRECISIONS, ["given", "client", "sample"]))
 @pytest.mark.parametrize("rule", UNBIASED, ids=repr)
 def test_unbiased_for_any_memory(rule: fs.Rule, precision: str, weights: str) -> None:
     given = ALPHA if weights == "given" else weights

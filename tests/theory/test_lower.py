@@ -18,6 +18,7 @@ from fedstale.theory import (
     reach_bound,
     simulate_reach,
 )
+from tests.combinations import combinations
 
 Array = NDArray[np.float64]
 EXAMPLE = [1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7]
@@ -145,9 +146,7 @@ RULES: dict[str, Callable[[], fs.Rule]] = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("lr_client", [0.3, 1.0, 1.8])
+@pytest.mark.parametrize(("name", "steps", "lr_client"), combinations(list(RULES), [1, 5], [0.3, 1.0, 1.8]))
 def test_no_rule_beats_the_lower_bound(name: str, steps: int, lr_client: float) -> None:
     """30 iterates, i₁ with p = 0.2, 20 draws of participation; rates up to near the stable limit 2/(NL/2)."""
     t, p = 30, np.array([1.0, 0.2])
