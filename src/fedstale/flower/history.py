@@ -2,6 +2,7 @@
 
 One line of JSON per entry is appended and synced before the checkpoint of its round is written: a checkpoint never
 has a round whose metrics are missing, and entries of rounds that it does not have are those of a process that died.
+Each line ends with the checksum of what it says, so that damage to the file is not taken for a measurement.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
-from ..durable import folder_errors, open_owner_only
+from ..durable import FileTrouble, checksum, folder_errors, open_owner_only
 
 Phase = Literal["train", "evaluate", "server", "initial"]
 """Training, evaluation by clients and by the server after a round, and by the server before the first round."""
@@ -50,8 +51,14 @@ class History:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.truncate(self._file, len(whole))
-        for line in whole.splitlines():
-            phase, index, values = json.loads(line)
+        for number, line in enumerate(whole.split(b"\n")[:-1], 1):
+            try:
+                *entry, _ = json.loads(line)
+                if _line(entry) != line:
+                    raise ValueError("its checksum is of another line")
+            except (ValueError, TypeError) as error:
+                raise FileTrouble(f"{self._file}: line {number} is damaged: restore it from a copy") from error
+            phase, index, values = entry
             if index <= last_round:
                 self._entries[phase, index] = values
 
@@ -64,7 +71,7 @@ class History:
             folder_errors(self._file.parent),
             open(open_owner_only(self._file, os.O_CREAT | os.O_APPEND | os.O_WRONLY), "ab") as file,
         ):
-            file.write(json.dumps([phase, index, values]).encode() + b"\n")
+            file.write(_line([phase, index, values]) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -90,3 +97,8 @@ class History:
             for phase, table in tables.items():
                 if (record := self.get(phase, index)) is not None:
                     table[index - rounds_before] = record
+
+
+def _line(entry: list[Any]) -> bytes:
+    """Return an entry as it stands in the file: its values, and the checksum of these."""
+    return json.dumps([*entry, checksum(json.dumps(entry).encode())]).encode()
