@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedstale import theory
 from fedstale.checks import InvalidInput
 from fedstale.theory import Problem
+from tests.combinations import combinations
 from tests.enumeration import participation_sets
 
 Array = NDArray[np.float64]
@@ -155,8 +156,11 @@ def test_variance_of_the_update(here: Situation) -> None:
         assert bound.stale_drift == bound.stale_step == bound.stale_memory == 0.0
 
 
-@pytest.mark.parametrize("C", [None, 0.01, 3.0])
-@pytest.mark.parametrize("here", SITUATIONS, ids=lambda here: str(here.seed))
+@pytest.mark.parametrize(
+    ("here", "C"),
+    combinations(SITUATIONS, [None, 0.01, 3.0]),
+    ids=lambda value: str(value.seed) if isinstance(value, Situation) else str(value),
+)
 def test_memory_error(here: Situation, C: float | None) -> None:
     bound = theory.memory_error_bound(here.problem, here.drift, here.squared_last_update, here.memory_error, C)
     assert 0.02 * bound.total < here.next_memory_error() <= 1.02 * bound.total

@@ -16,6 +16,7 @@ from fedstale.theory import (
     step_size_limits,
     upper_bound,
 )
+from tests.combinations import combinations
 
 from .quadratics import Quadratics, fedstale_run
 
@@ -119,8 +120,7 @@ def quadratic_problem(task: Quadratics, p: np.ndarray[Any, Any], beta: float, ro
     )
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.3, 0.7, 1.0])
-@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize(("beta", "steps"), combinations([0.0, 0.3, 0.7, 1.0], [4, 1]))
 def test_the_bound_holds_on_quadratics(beta: float, steps: int) -> None:
     """Largest allowed rates, 300 repetitions, at several horizons; without its first term it would not hold."""
     p = np.array([1.0, 1.0, 1.0, 0.3, 0.2, 0.1])
