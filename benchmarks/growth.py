@@ -120,7 +120,7 @@ def servers(
                     call()
             seconds = interleaved(calls, repetitions)
             for value, one in made.items():
-                size = float(one.rule.server_bytes(one.state))
+                size = float(one.state.nbytes)
                 time_of = median(seconds[str(value)])
                 rows.append(_row(curve, title, name, value, time_of, size))
                 print(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from . import theory
-from .checks import Float, fail, fraction, number, positive_int, unknown
+from .checks import Float, fail, fraction, fraction_in, number, positive_int
 from .memory.kernel import squares, weighted_sum
 from .rule_state import RuleState, per_client
 
@@ -342,14 +342,7 @@ def make(beta: float | str | Beta | Mapping[int, float] | Callable[[int], float]
     if isinstance(beta, Beta):
         return beta
     if isinstance(beta, str):
-        if beta in NAMES:
-            return NAMES[beta]()
-        try:
-            return Constant(float(beta))
-        except ValueError as error:
-            if "fedstale" in type(error).__module__:
-                raise
-            raise unknown("beta", beta, [*NAMES, "a number in [0, 1]"]) from None
+        return NAMES[beta]() if beta in NAMES else Constant(fraction_in("beta", beta, NAMES))
     if isinstance(beta, Mapping) or callable(beta):
         return Schedule(beta)
     return Constant(fraction("beta", beta))

@@ -116,6 +116,15 @@ def fraction(argument: str, value: Any) -> float:
     return number(argument, value, 0.0, 1.0)
 
 
+def fraction_in(argument: str, text: str, names: Iterable[str]) -> float:
+    """A number in [0, 1] written as text; any other text is an unknown name among these."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise unknown(argument, text, [*names, "a number in [0, 1]"]) from None
+    return fraction(argument, value)
+
+
 def probability(argument: str, value: Any) -> float:
     """A number in (0, 1]: a client that never comes has no unbiased weight 1/p."""
     result = number(argument, value, 0.0, 1.0, open_low=True)

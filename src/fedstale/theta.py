@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .checks import Float, fail, fraction, positive_int, unknown
+from .checks import Float, fraction, fraction_in, positive_int
 from .randomness import generator
 from .rule_state import RuleState
 
@@ -190,15 +190,6 @@ def make(theta: float | str | Theta) -> Theta:
     """Turn what a user writes for θ into a `Theta`: a number in [0, 1], or "auto"."""
     if isinstance(theta, Theta):
         return theta
-    if theta == "auto":
-        return AutoTheta()
     if isinstance(theta, str):
-        try:
-            return ConstantTheta(float(theta))
-        except ValueError as error:
-            if "fedstale" in type(error).__module__:
-                raise
-            raise unknown("theta", theta, ["auto", "a number in [0, 1]"]) from None
-    if isinstance(theta, bool):
-        raise fail("theta", theta, 'must be a number in [0, 1] or "auto"')
+        return AutoTheta() if theta == "auto" else ConstantTheta(fraction_in("theta", theta, ["auto"]))
     return ConstantTheta(fraction("theta", theta))

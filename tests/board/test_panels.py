@@ -99,10 +99,10 @@ def test_metrics_to_choose_from(source: Source) -> None:
 
 
 def test_long_curves_are_thinned_to_what_a_screen_shows() -> None:
-    from fedstale.board.curves import Line, _thinned
+    from fedstale.board.curves import PlottedCurve, _thinned
 
     x = np.arange(5000.0)
-    thin = _thinned(Line(x, x, x))
+    thin = _thinned(PlottedCurve(x, x, x))
     assert len(thin.x) <= 600
     assert thin.x[0] == 0
     assert thin.x[-1] == 4999

@@ -118,7 +118,7 @@ def test_a_number_that_a_format_cannot_hold_is_clipped_never_infinite(kind: str)
         rule.step(state, fs.Round(t, [0], np.full((1, 3), 1e30), probabilities=0.5))
         assert np.isfinite(state.memory.rows([0, 1])).all()
         assert np.isfinite(np.asarray(state.model)).all()
-    assert precision(kind).itemsize == 2
+    assert precision(kind).dtype.itemsize == 2
 
 
 # p̂ near 0 and clients that come late

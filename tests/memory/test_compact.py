@@ -82,7 +82,7 @@ def test_bytes_as_promised(k: int, tmp_path: Path) -> None:
             rule.combine(state, fs.Round(t, who, rng.normal(size=(30, d)).astype(np.float32), probabilities=0.5))
         state.save(tmp_path / where)
         files = sum(file.stat().st_size for file in (tmp_path / where).iterdir())
-        sizes[where] = state.memory.nbytes, rule.server_bytes(state), files
+        sizes[where] = state.memory.nbytes, state.nbytes, files
         state.close()
     assert sizes[f"clustered:{k}"][0] == 4 * k * d
     assert sizes[f"lowrank:{k}"][0] == 4 * k * d + 8 * clients * k

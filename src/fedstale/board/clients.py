@@ -28,7 +28,7 @@ class Ages:
 
 
 @dataclass(frozen=True, eq=False)
-class Probabilities:
+class EstimatedProbabilities:
     """p̂ against p, shape (clients,); `observed` says that p is the share of rounds in which the client came."""
 
     clients: Ints
@@ -58,7 +58,7 @@ def ages(came: Mapping[int, Ints], num_clients: int) -> Ages:
     return Ages(np.arange(num_clients), mean, longest, now)
 
 
-def probabilities(source: Source, info: RunInfo, came: Mapping[int, Ints]) -> Probabilities | None:
+def probabilities(source: Source, info: RunInfo, came: Mapping[int, Ints]) -> EstimatedProbabilities | None:
     """The last p̂ that was recorded, against p where the simulator knew it, else against how often clients came."""
     estimated = source.clients(info, "probability")
     if estimated is None:
@@ -67,12 +67,12 @@ def probabilities(source: Source, info: RunInfo, came: Mapping[int, Ints]) -> Pr
     last = values[-1]
     true = source.clients(info, "probability_true")
     if true is not None:
-        return Probabilities(np.arange(len(last)), true[1][-1], last, False, int(rounds[-1]))
+        return EstimatedProbabilities(np.arange(len(last)), true[1][-1], last, False, int(rounds[-1]))
     if not came:
         return None
     clients, _ = visits(came)
     frequency = np.bincount(clients, minlength=len(last))[: len(last)] / len(came)
-    return Probabilities(np.arange(len(last)), frequency, last, True, int(rounds[-1]))
+    return EstimatedProbabilities(np.arange(len(last)), frequency, last, True, int(rounds[-1]))
 
 
 def some(count: int) -> Ints:

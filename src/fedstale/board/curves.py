@@ -28,8 +28,8 @@ _SUMMED = {"bytes": ("bytes_up", "bytes_down"), "seconds": ("seconds",)}
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Runs that are drawn as one.
+class RunGroup:
+    """Runs that differ only in the seed, drawn as one curve.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class PlottedCurve:
     """A curve's numbers: x, mean and standard error (NaN where one run is all there is), all of shape (R,)."""
 
     x: Float
@@ -59,7 +59,7 @@ class Line:
     """Why it ends before others: "diverged in round 17 (1 of 3 seeds)"."""
 
 
-def group(infos: Iterable[RunInfo]) -> list[Curve]:
+def group(infos: Iterable[RunInfo]) -> list[RunGroup]:
     """Put seeds together and name what remains by its differences; of equal seeds the newest counts."""
     groups: dict[str, dict[Any, RunInfo]] = {}
     for info in infos:
@@ -73,7 +73,7 @@ def group(infos: Iterable[RunInfo]) -> list[Curve]:
     members.sort(key=lambda runs: _order(runs[0]))
     first = [runs[0] for runs in members]
     looks = styles([_method(info) for info in first])
-    return [Curve(*one) for one in zip(_labels(first), members, looks, strict=True)]
+    return [RunGroup(*one) for one in zip(_labels(first), members, looks, strict=True)]
 
 
 def repeated(info: RunInfo) -> str | None:
@@ -90,7 +90,7 @@ def full(info: RunInfo) -> dict[str, Any]:
     return {**_DEFAULTS, **info.config} if simulated else info.config
 
 
-def line(source: Source, curve: Curve, metric: str, axis: str = "round") -> Line | None:
+def line(source: Source, curve: RunGroup, metric: str, axis: str = "round") -> PlottedCurve | None:
     """Mean and standard error over the runs that have the metric; None where none has it, or nothing for the axis."""
     parts: list[tuple[Series, Float]] = []
     ended = [info.diverged_in for info in curve.runs]
@@ -110,7 +110,7 @@ def line(source: Source, curve: Curve, metric: str, axis: str = "round") -> Line
     whole = over_seeds([(series.rounds, series.values) for series, _ in parts], ended)
     x = over_seeds([(series.rounds, at) for series, at in parts], ended).mean
     ending = diverged_text(whole.diverged, len(curve.runs)) if whole.diverged else ""
-    return _thinned(Line(x, whole.mean, whole.error, rough, ending)) if len(x) else None
+    return _thinned(PlottedCurve(x, whole.mean, whole.error, rough, ending)) if len(x) else None
 
 
 def _axis(series: Series, amounts: Sequence[Series], axis: str) -> Float | None:
@@ -133,7 +133,7 @@ def _finite(series: Series) -> Series:
     return series if good.all() else Series(series.rounds[good], series.counts[good], series.values[good])
 
 
-def _thinned(whole: Line) -> Line:
+def _thinned(whole: PlottedCurve) -> PlottedCurve:
     if len(whole.x) <= _POINTS:
         return whole
     keep = np.unique(np.linspace(0, len(whole.x) - 1, _POINTS).astype(int))

@@ -16,11 +16,11 @@ from ..analysis import Raster, Style
 from ..analysis.metrics import TITLES, group_name, is_share
 from ..analysis.palette import BROWN, DASHES, GREEN, GREY, INDIGO, SKY
 from ..checks import Float
-from .clients import Ages, Probabilities, some
-from .curves import Line
+from .clients import Ages, EstimatedProbabilities, some
+from .curves import PlottedCurve
 
 Figure = dict[str, Any]
-Drawn = tuple[str, Style, Line]
+Drawn = tuple[str, Style, PlottedCurve]
 """A line with its label and its style."""
 
 _X = {"round": "round", "bytes": "bytes sent both ways", "seconds": "seconds of computing"}
@@ -51,12 +51,12 @@ def curves(lines: Sequence[Drawn], metric: str, axis: str) -> Figure:
     return figure
 
 
-def _percent(lines: Sequence[Line]) -> dict[str, Any]:
+def _percent(lines: Sequence[PlottedCurve]) -> dict[str, Any]:
     frame = late(lines)
     return {"tickformat": ".1~%"} | ({} if frame is None else {"range": list(frame)})
 
 
-def late(lines: Sequence[Line]) -> tuple[float, float] | None:
+def late(lines: Sequence[PlottedCurve]) -> tuple[float, float] | None:
     """The range of what comes after the first tenth of the axis, where the steep beginning would flatten it."""
     end = max(float(line.x[-1]) for line in lines)
     low, high, start = np.inf, -np.inf, np.inf
@@ -79,7 +79,7 @@ def betas(lines: Sequence[Drawn]) -> Figure:
     return figure
 
 
-def groups(lines: Sequence[tuple[str, Style, int, Line]]) -> Figure:
+def groups(lines: Sequence[tuple[str, Style, int, PlottedCurve]]) -> Figure:
     """Accuracy of every participation group: the first drawn solid, the rarer ones dotted; with label, style, group."""
     traces = []
     for label, style, number, line in lines:
@@ -135,7 +135,7 @@ def staleness(found: Ages) -> Figure:
     return figure
 
 
-def probabilities(found: Probabilities) -> Figure:
+def probabilities(found: EstimatedProbabilities) -> Figure:
     """p̂ against p: a client on the diagonal is known exactly."""
     who = some(len(found.clients))
     true, estimated = found.true[who], found.estimated[who]
@@ -171,7 +171,7 @@ def probabilities(found: Probabilities) -> Figure:
     return figure
 
 
-def _trace(line: Line, label: str, style: Style, form: str) -> dict[str, Any]:
+def _trace(line: PlottedCurve, label: str, style: Style, form: str) -> dict[str, Any]:
     few = len(line.x) < 3
     return {
         "type": "scatter",
@@ -184,7 +184,7 @@ def _trace(line: Line, label: str, style: Style, form: str) -> dict[str, Any]:
     }
 
 
-def _cross(line: Line, label: str, colour: str) -> dict[str, Any]:
+def _cross(line: PlottedCurve, label: str, colour: str) -> dict[str, Any]:
     """Mark where a curve ends because a run diverged."""
     return {
         "type": "scatter",
@@ -197,7 +197,7 @@ def _cross(line: Line, label: str, colour: str) -> dict[str, Any]:
     }
 
 
-def _band(line: Line, colour: str, shade: float) -> dict[str, Any]:
+def _band(line: PlottedCurve, colour: str, shade: float) -> dict[str, Any]:
     error = np.nan_to_num(line.error)
     x, low, high = line.x, line.mean - error, line.mean + error
     return {

@@ -13,7 +13,7 @@ from ..analysis.metrics import TITLES, group_name, is_share, metric_text
 from ..federation import Ints
 from ..store import RunInfo
 from . import clients, figures
-from .curves import MOST, Curve, line
+from .curves import MOST, RunGroup, line
 from .figures import Drawn, Figure
 from .source import Source
 
@@ -39,21 +39,21 @@ class Panels:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def metrics(self, curves: Sequence[Curve]) -> dict[str, str]:
+    def metrics(self, curves: Sequence[RunGroup]) -> dict[str, str]:
         """The metrics that the curves have, the best known first, by name and heading."""
         found = dict.fromkeys(name for curve in curves for info in curve.runs for name in info.summary)
         own = [name for name in found if name in _OWN_PANEL or name.endswith("_tail") or "_group" in name]
         names = [name for name in (*TITLES, *found) if name in found and name not in own]
         return {name: TITLES.get(name, name) for name in dict.fromkeys(names)}
 
-    def count(self, infos: Sequence[RunInfo], curves: Sequence[Curve]) -> str:
+    def count(self, infos: Sequence[RunInfo], curves: Sequence[RunGroup]) -> str:
         """How much is chosen."""
         if not infos:
             return "nothing"
         text = f"{len(infos)} run{'s' * (len(infos) > 1)} in {len(curves)} curve{'s' * (len(curves) > 1)}"
         return text + (f"; the first {MOST} are drawn" if len(curves) > MOST else "")
 
-    def curve(self, curves: Sequence[Curve], metric: str, axis: str) -> Panel:
+    def curve(self, curves: Sequence[RunGroup], metric: str, axis: str) -> Panel:
         """Learning curves."""
         name = TITLES.get(metric, metric)
         lines = self._lines(curves, metric, axis)
@@ -76,14 +76,14 @@ class Panels:
         spoken = f"{name} against {axis}. " + self._ends(lines, metric)
         return Panel(figures.curves(lines, metric, axis), " ".join(notes), spoken)
 
-    def beta(self, curves: Sequence[Curve]) -> Panel:
+    def beta(self, curves: Sequence[RunGroup]) -> Panel:
         """β over time."""
         lines = self._lines(curves, "beta", "round")
         if not lines:
             return Panel(instead=_NOTHING if not curves else "No β was recorded: these rules keep no stale updates.")
         return Panel(figures.betas(lines), "", "β against round. " + self._ends(lines, "beta"))
 
-    def groups(self, curves: Sequence[Curve]) -> Panel:
+    def groups(self, curves: Sequence[RunGroup]) -> Panel:
         """Accuracy of the frequent and of the rare clients."""
         found = []
         names = sorted({name for c in curves for i in c.runs for name in i.summary if _group(name) is not None})
@@ -137,11 +137,11 @@ class Panels:
         note = f"After round {found.round + 1}: p̂ of each client against {what}; RMS error {error:.3g}."
         return Panel(figures.probabilities(found), note, f"{len(found.clients)} clients. {note}")
 
-    def _lines(self, curves: Sequence[Curve], metric: str, axis: str) -> list[Drawn]:
+    def _lines(self, curves: Sequence[RunGroup], metric: str, axis: str) -> list[Drawn]:
         found = [(curve.label, curve.style, line(self._source, curve, metric, axis)) for curve in curves[:MOST]]
         return [(label, style, one) for label, style, one in found if one is not None]
 
-    def _diverged(self, curves: Sequence[Curve]) -> list[str]:
+    def _diverged(self, curves: Sequence[RunGroup]) -> list[str]:
         """Say which curves end early, or have not even begun."""
         ended = [(curve, [info.diverged_in for info in curve.runs if info.diverged_in is not None]) for curve in curves]
         sentences = [f"{curve.label}: {diverged_text(rounds, len(curve.runs))}" for curve, rounds in ended if rounds]

@@ -19,7 +19,7 @@ from ..analysis import HeatMap, Square, Style, diverged_text
 from ..analysis.heatmap import Point, ratio
 from ..analysis.metrics import metric_text
 from ..store import RunInfo
-from .curves import Curve
+from .curves import RunGroup
 from .filters import result, title
 
 Children = list[Any]
@@ -71,12 +71,12 @@ def _row(info: RunInfo) -> Any:
     )
 
 
-def legend(curves: Sequence[Curve]) -> Children:
+def legend(curves: Sequence[RunGroup]) -> Children:
     """One line per curve: how it is drawn, what it is, how it stands; and a button that takes it away."""
     return [_entry(curve) for curve in curves]
 
 
-def _entry(curve: Curve) -> Any:
+def _entry(curve: RunGroup) -> Any:
     # A run that has no value yet waits for it; one that diverged will never have one.
     known = [found for found in map(result, curve.runs) if found is not None and not math.isnan(found[1])]
     mean = sum(value for _, value in known) / len(known) if known else math.nan

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..analysis.metrics import metric_text
 from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
 from .options import make_console
@@ -39,14 +40,9 @@ class RoundProgress(Callback):
         """Move on; numbers that were not measured now stay as they were."""
         self.shown |= record.metrics
         numbers = f"here {len(record.participants)}/{simulation.federation.num_clients}"
-        for key, name, form in (
-            ("accuracy", "accuracy", "{:.1%}"),
-            ("excess_loss", "excess", "{:.3g}"),
-            ("train_loss", "loss", "{:.3f}"),
-            ("beta", "β", "{:.2f}"),
-        ):
+        for key, name in (("accuracy", "accuracy"), ("excess_loss", "excess"), ("train_loss", "loss"), ("beta", "β")):
             if key in self.shown:
-                numbers += f"  {name} {form.format(self.shown[key])}"
+                numbers += f"  {name} {metric_text(key, self.shown[key])}"
         self._progress.update(self._task, completed=record.round + 1, numbers=numbers)
 
     def on_end(self, simulation: Simulation, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 
 from .. import configs
 from ..analysis import config_label
+from ..analysis.metrics import main_metric, metric_text
 from ..checks import InvalidInput
 from .chart import chart, spark
 from .group import CommandGroup
@@ -64,7 +66,7 @@ def list_(
             f"{config.get('seed', '')}",
             info.status if info.diverged_in is None else info.reason,
             f"{info.rounds_done}/{info.rounds_total or '?'}",
-            "" if accuracy is None else f"{accuracy:.1%}",
+            "" if accuracy is None else metric_text("accuracy", accuracy),
         )
     console.print(table)
 
@@ -115,10 +117,9 @@ def _draw(console: Console, found: dict[str, Series], ending: str) -> None:
     }
     width = max(10, min(72, console.width - 12))
     plain = console.options.ascii_only
-    main = next((name for name in ("accuracy", "excess_loss", "test_loss") if name in known), None)
+    main = main_metric(known) or ("test_loss" if "test_loss" in known else None)
     if main is not None:
-        form = "{:.1%}".format if main == "accuracy" else "{:.4g}".format
-        drawn = chart(*known[main], width=width, ascii_only=plain, form=form)
+        drawn = chart(*known[main], width=width, ascii_only=plain, form=partial(metric_text, main))
         console.print(Text(f"\n{main} over rounds{ending}\n{drawn}\n"), highlight=False, no_wrap=True)
     wanted = ("accuracy_group0", "accuracy_group1", "train_loss", "beta", "participants", "staleness_max")
     for name in wanted:

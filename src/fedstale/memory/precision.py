@@ -26,11 +26,6 @@ class Precision:
     name: str
     dtype: np.dtype[Any]
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes per parameter."""
-        return self.dtype.itemsize
-
     def keeps(self, dtype: np.dtype[Any]) -> bool:
         """Whether values of this dtype are stored without any rounding."""
         return bool(np.can_cast(dtype, self.dtype, "safe"))

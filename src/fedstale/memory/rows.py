@@ -64,7 +64,7 @@ class RamRows:
     """Rows in RAM, in blocks: growing never copies, and an untouched slot costs no memory."""
 
     def __init__(self, num_params: int, precision: Precision) -> None:
-        self._shape = (max(1, _RAM_BLOCK // (num_params * precision.itemsize)), num_params)
+        self._shape = (max(1, _RAM_BLOCK // (num_params * precision.dtype.itemsize)), num_params)
         self._dtype = precision.dtype
         self._blocks: list[NDArray[Any]] = []
 
@@ -104,7 +104,7 @@ class FileRows:
 
     def __init__(self, path: Path, num_params: int, precision: Precision, run: str, mode: Mode) -> None:
         self.path = path = path.absolute()
-        self._row_bytes = num_params * precision.itemsize
+        self._row_bytes = num_params * precision.dtype.itemsize
         self._first = max(1, _FILE_BLOCK // self._row_bytes)
         self._num_params = num_params
         self._dtype = precision.dtype

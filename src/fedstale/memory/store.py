@@ -74,7 +74,7 @@ class Memory(StaleMemory):
     @property
     def nbytes(self) -> int:
         """Bytes of all rows in use."""
-        return int((self.slots >= 0).sum()) * self.num_params * self.precision.itemsize
+        return int((self.slots >= 0).sum()) * self.num_params * self.precision.dtype.itemsize
 
     def rows(self, clients: ArrayLike) -> Float:
         """Return copies of the clients' rows as float64, shape (n, d); zeros for a client never seen."""

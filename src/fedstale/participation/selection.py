@@ -196,7 +196,7 @@ class Participation:
         the chain, not given the past. `Trace`: the frequencies in the log, since a log says who came and not with
         which probability.
         """
-        if not self.varies:
+        if not self.availability.varies:
             return self.probabilities()
         return self.probabilities(round) * self.availability.open_share
 

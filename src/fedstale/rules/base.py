@@ -120,10 +120,6 @@ class Rule(ABC):
         """Vectors of length d that go up and down in the coming round with these participants."""
         return len(clients) * self.upload, len(clients) * self.download
 
-    def server_bytes(self, state: State) -> int:
-        """Bytes that the server keeps for this rule beside the model."""
-        return state.nbytes
-
     @abstractmethod
     def update(self, state: State, round: CheckedRound) -> Float:
         """Compute Δ and move the state on; refuse a bad round before anything is changed."""

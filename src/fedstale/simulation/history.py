@@ -84,7 +84,7 @@ class RoundsInMemory:
 
     def add(self, record: Record) -> None:
         """Take a round; rounds come one after the other."""
-        if not len(self):
+        if len(self._ends) == 1:
             self._first = record.round
         for name, value in record.metrics.items():
             column = self._columns.get(name)

@@ -24,7 +24,6 @@ from ..participation import Estimator, Participation
 from ..rules import Local, Rule
 from ..screening import screen
 from ..state import State
-from .facts import before_round, is_evaluated, p_error
 from .history import Metrics, Record, RoundsInMemory
 
 _logger = getLogger("fedstale")
@@ -192,7 +191,7 @@ class Simulation:
         metrics |= state.report
         per_client = None
         if evaluated:
-            metrics["server_bytes"] = float(self.rule.server_bytes(state))
+            metrics["server_bytes"] = float(state.nbytes)
             evaluation = self.trainer.evaluate(self.model)
             metrics |= evaluation.metrics
             per_client = evaluation.per_client if self.per_client else None
@@ -297,3 +296,44 @@ class Simulation:
     def column(self, name: str) -> Float:
         """One metric over all rounds kept so far, NaN where it was not measured."""
         return self.records.column(name)
+
+
+def is_evaluated(t: int, every: int, rounds: int) -> bool:
+    """Whether the model is evaluated after round t: every so many rounds, and after the last one."""
+    return (t + 1) % every == 0 or t + 1 == rounds
+
+
+def before_round(rule: Rule, state: State, t: int, clients: Ints, itemsize: int) -> Metrics:
+    """What is known before round t: who comes, how old the memory is, what goes over the wire.
+
+    Parameters
+    ----------
+    rule, state
+        The rule, and its state as it is before the round.
+    t
+        The round's index.
+    clients
+        The participants.
+    itemsize
+        Bytes of one parameter of the model.
+    """
+    last = state.last_seen
+    age = t - last[last >= 0]
+    vector = state.federation.num_params * itemsize
+    up, down = rule.traffic(state, clients)
+    return {
+        "participants": float(len(clients)),
+        "staleness_mean": float(age.mean()) if age.size else 0.0,
+        "staleness_max": float(age.max(initial=0)),
+        "bytes_up": float(up * vector),
+        "bytes_down": float(down * vector),
+    }
+
+
+def p_error(participation: Participation, t: int, estimated: Float) -> float:
+    """Root mean square distance between estimated and true p; NaN where the true one is not known."""
+    try:
+        true = participation.known(t)
+    except ValueError:  # a selection whose probabilities have no closed form
+        return float("nan")
+    return float(np.sqrt(np.mean((estimated - true) ** 2)))

@@ -13,7 +13,6 @@ from ..federation import Ints
 from ..randomness import generator
 from ..rules import Local
 from ..tasks.quadratic import Quadratic
-from .facts import model_quality, worst_decile
 from .loop import EvaluationMetrics
 
 if TYPE_CHECKING:
@@ -78,8 +77,7 @@ class EngineTrainer:
     def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """Accuracy and loss weighted by test size, overall and per group, and the shares of swapped labels."""
         seen = self.engine.evaluate(model)
-        metrics = model_quality(seen.accuracy, seen.loss, seen.group_accuracies(), self.task.swapped)
-        metrics["accuracy_worst_decile"] = worst_decile(seen.client_accuracies)
+        metrics = seen.metrics() | self.task.swapped
         if self.alpha is not None:
             metrics["objective"] = float(self.alpha @ self.engine.evaluate(model, split="train").client_losses)
         return EvaluationMetrics(metrics, seen.client_accuracies)

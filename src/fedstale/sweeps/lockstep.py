@@ -25,11 +25,11 @@ from ..federation import Federation, Ints
 from ..participation import Estimator, EstimatorState
 from ..rules import Rule
 from ..simulation.build import make_estimator, make_local_training, make_participation, make_rule, make_task
-from ..simulation.facts import before_round, is_evaluated, model_quality, p_error, worst_decile
 from ..simulation.history import Metrics
+from ..simulation.loop import before_round, is_evaluated, p_error
 from ..simulation.settings import Settings, make_settings
 from ..tasks import Task
-from ..training import draw, flatten
+from ..training import Evaluation, draw, flatten
 from .batched_server import BatchedServer, supports
 from .outcome import Outcome
 from .perceptron import SharedBatchPerceptron
@@ -95,10 +95,10 @@ class _OwnServer:
 
     def __init__(self, rule: Rule, federation: Federation, last_seen: Ints) -> None:
         self.rule, self.state = rule, rule.init(federation)
-        self._empty = rule.server_bytes(self.state)
+        self._empty = self.state.nbytes
         if rule.memory:  # every row is as large as the first
             self.state.memory.replace([0], np.zeros((1, federation.num_params), dtype=np.float32))
-        self._row = rule.server_bytes(self.state) - self._empty
+        self._row = self.state.nbytes - self._empty
         self.state.last_seen = last_seen  # of the whole batch: whoever counts a round counts it here
 
     def num_bytes(self, remembered: int) -> float:
@@ -230,21 +230,16 @@ class Lockstep:
         lengths = torch.linalg.vector_norm(delta.double(), dim=1).numpy()
         correct, losses = self._evaluate()
         objectives = self._objectives() if self.runs[0].objective else None
-        client = np.repeat(np.arange(self.task.num_clients), np.diff(self.task.test.offsets))
-        owner, tested = self.task.groups[client], np.bincount(client, minlength=self.task.num_clients)
+        everyone, tested = np.arange(self.task.num_clients), np.diff(self.task.test.offsets)
+        client = np.repeat(everyone, tested)
         seen = int(np.sum(self._last_seen >= 0))
         for k in np.flatnonzero(alive):
             metrics = facts[k] | {"update_norm": float(lengths[k]), "server_bytes": self._own[k].num_bytes(seen)}
             told = {name: float(values[k]) for name, values in self.server.reported.items()}
             metrics |= {name: value for name, value in told.items() if np.isfinite(value)}
-            groups = {
-                int(group): float(here.mean()) if (here := correct[k][owner == group]).size else float("nan")
-                for group in np.unique(self.task.groups)
-            }
-            loss = float(losses[k].mean(dtype=np.float64))
-            metrics |= model_quality(float(correct[k].mean()), loss, groups, self._swapped[k])
-            right = np.bincount(client, correct[k], minlength=len(tested))
-            metrics["accuracy_worst_decile"] = worst_decile(right[tested > 0] / tested[tested > 0])
+            right, cost = (np.bincount(client, values[k], len(tested)) for values in (correct, losses))
+            metrics |= Evaluation(everyone, tested, right.astype(np.int64), cost, self.task.groups).metrics()
+            metrics |= self._swapped[k]
             if objectives is not None:
                 metrics["objective"] = float(objectives[k])
             outcomes[k].rows.append((t, metrics))

@@ -5,6 +5,8 @@ Inputs are float32 of shape (batch, channels, height, width); outputs are logits
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import nn
 
 
@@ -18,34 +20,25 @@ def mlp(inputs: int, hidden: int = 32, classes: int = 10) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
+def _cnn(channels: tuple[int, int, int], kernel: int, features: int, *hidden: int, padding: int = 0) -> nn.Sequential:
+    """Two convolutions, each with ReLU and 2×2 max-pooling, then linear layers to ten classes."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(channels):
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    layers.append(nn.Flatten())
+    for inputs, outputs in pairwise((features, *hidden)):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear((features, *hidden)[-1], 10))
+
+
 def digits_cnn() -> nn.Sequential:
     """Make a small CNN for 1×8×8 digits: two 3×3 convolutions (8, 16), 1,898 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * 2 * 2, 10),
-    )
+    return _cnn((1, 8, 16), 3, 16 * 2 * 2, padding=1)
 
 
 def mnist_cnn() -> nn.Sequential:
     """Make the CNN of the paper's MNIST experiments, for 1×28×28 inputs: 421,642 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * 7 * 7, 128),
-        nn.ReLU(),
-        nn.Linear(128, 10),
-    )
+    return _cnn((1, 32, 64), 3, 64 * 7 * 7, 128, padding=1)
 
 
 def cifar_cnn() -> nn.Sequential:
@@ -54,15 +47,4 @@ def cifar_cnn() -> nn.Sequential:
     5×5 convolutions (32, 64) without padding, each followed by ReLU and max-pooling, then a 2048-wide linear layer:
     3,353,034 parameters. (Their default is a MobileNetV3 pretrained on ImageNet, whose weights no registry has.)
     """
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * 5 * 5, 2048),
-        nn.ReLU(),
-        nn.Linear(2048, 10),
-    )
+    return _cnn((3, 32, 64), 5, 64 * 5 * 5, 2048)

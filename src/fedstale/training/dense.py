@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..tasks.task import Loss
 from .blocked import leaves
+from .evaluation import is_cross_entropy
 
 _aten = torch.ops.aten
 
@@ -27,14 +27,6 @@ BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], object]] = {
     nn.Identity: lambda slope, h: slope,
 }
 """How a gradient passes an activation, given the activation's output: the slope is changed in place."""
-
-
-def is_cross_entropy(loss: Loss) -> bool:
-    """Whether a loss is plain mean cross-entropy, as a function or as a module."""
-    if isinstance(loss, nn.CrossEntropyLoss):
-        usual = loss.weight is None and loss.label_smoothing == 0.0 and loss.reduction == "mean"
-        return usual and loss.ignore_index < 0
-    return loss is functional.cross_entropy
 
 
 class DenseProgram:

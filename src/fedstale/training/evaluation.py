@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ..checks import Float
 from ..federation import Ints
 from ..tasks.task import Loss
-from .dense import is_cross_entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,29 +41,46 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         """The share of all samples that was classified correctly: clients count by their size. NaN without samples."""
-        return _ratio(self.correct, self.counts)
+        return float(_ratio(self.correct.sum(), self.counts.sum()))
 
     @property
     def loss(self) -> float:
         """The mean loss over all samples."""
-        return _ratio(self.losses, self.counts)
+        return float(_ratio(self.losses.sum(), self.counts.sum()))
 
     @property
     def client_accuracies(self) -> Float:
         """The accuracy on each client's samples; NaN for a client without any."""
-        return _ratios(self.correct, self.counts)
+        return _ratio(self.correct, self.counts)
 
     @property
     def client_losses(self) -> Float:
         """F_i(w) of each client; NaN for a client without samples."""
-        return _ratios(self.losses, self.counts)
+        return _ratio(self.losses, self.counts)
 
     def group_accuracies(self) -> dict[int, float]:
         """Return the accuracy over the samples of each participation group."""
-        return {
-            int(group): _ratio(self.correct[self.groups == group], self.counts[self.groups == group])
-            for group in np.unique(self.groups)
-        }
+        members = {int(group): self.groups == group for group in np.unique(self.groups)}
+        return {group: float(_ratio(self.correct[who].sum(), self.counts[who].sum())) for group, who in members.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """Return what is recorded of it: accuracy and loss, the accuracy of each group and of the worst clients.
+
+        "accuracy_worst_decile" is the mean over the tenth of the clients (at least one) for whom the model is worst.
+        """
+        groups = {f"accuracy_group{group}": accuracy for group, accuracy in self.group_accuracies().items()}
+        each = self.client_accuracies
+        tested = np.sort(each[np.isfinite(each)])
+        worst = float(tested[: -(-len(tested) // 10)].mean()) if len(tested) else float("nan")
+        return {"accuracy": self.accuracy, "test_loss": self.loss, **groups, "accuracy_worst_decile": worst}
+
+
+def is_cross_entropy(loss: Loss) -> bool:
+    """Whether a loss is plain mean cross-entropy, as a function or as a module."""
+    if isinstance(loss, nn.CrossEntropyLoss):
+        usual = loss.weight is None and loss.label_smoothing == 0.0 and loss.reduction == "mean"
+        return usual and loss.ignore_index < 0
+    return loss is functional.cross_entropy
 
 
 def per_client(logits: Tensor, y: Tensor, bounds: Ints, loss: Loss) -> tuple[Ints, Float]:
@@ -79,16 +95,18 @@ def per_client(logits: Tensor, y: Tensor, bounds: Ints, loss: Loss) -> tuple[Int
     loss
         The mean loss of a batch.
     """
-    right = (logits.argmax(dim=1) == y).cpu().numpy()
+    clients = len(bounds) - 1
+    owner = np.repeat(np.arange(clients), np.diff(bounds))
+    right = np.bincount(owner, (logits.argmax(dim=1) == y).cpu().numpy(), clients).astype(np.int64)
     if is_cross_entropy(loss):
         each = functional.cross_entropy(logits, y, reduction="none").double().cpu().numpy()
-        return _sums(right, bounds).astype(np.int64), _sums(each, bounds)
+        return right, np.bincount(owner, each, clients)
     # Any other loss is only known as a mean over a batch; the batch whose mean is F_i is the client.
     sums = [
         float(loss(logits[start:stop], y[start:stop])) * (stop - start) if stop > start else 0.0
         for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     ]
-    return _sums(right, bounds).astype(np.int64), np.array(sums, dtype=np.float64)
+    return right, np.array(sums, dtype=np.float64)
 
 
 def rows_of(offsets: Ints, clients: Ints) -> tuple[Ints, Ints]:
@@ -98,17 +116,6 @@ def rows_of(offsets: Ints, clients: Ints) -> tuple[Ints, Ints]:
     return np.arange(bounds[-1]) + np.repeat(offsets[clients] - bounds[:-1], counts), bounds
 
 
-def _sums(values: NDArray[np.generic], bounds: Ints) -> Float:
-    running = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    return np.asarray(running[bounds[1:]] - running[bounds[:-1]], dtype=np.float64)
-
-
-def _ratio(part: NDArray[np.generic], whole: Ints) -> float:
-    total = int(whole.sum())
-    return float(np.sum(part)) / total if total else float("nan")
-
-
-def _ratios(part: NDArray[np.generic], whole: Ints) -> Float:
-    result = np.full(len(whole), np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result
+def _ratio(part: ArrayLike, whole: ArrayLike) -> Float:
+    """Divide, NaN where there is nothing to divide by."""
+    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.greater(whole, 0))

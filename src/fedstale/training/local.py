@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..checks import fail, number, positive_int, unknown
+from ..checks import InvalidInput, fail, number, positive_int, unknown
 from ..federation import Ints
 from ..randomness import generator
 
@@ -163,7 +163,10 @@ def draw(
     first = offsets[clients]
     counts = offsets[clients + 1] - first
     streams = [generator(seed, "batches", round, client) for client in clients.tolist()]
-    _refuse(training, clients, counts)
+    distinct = training.epochs is None and not training.replacement
+    small = np.flatnonzero(counts < (training.batch_size if distinct else 1))
+    if small.size:
+        raise _too_few(training.batch_size, int(clients[small[0]]), int(counts[small[0]]))
     if training.epochs is None:
         batches = _steps(training, counts, streams)
     else:
@@ -178,13 +181,9 @@ def draw(
     return Batches(rows, batches.sizes, seeds)
 
 
-def _refuse(training: LocalTraining, clients: Ints, counts: Ints) -> None:
-    distinct = training.epochs is None and not training.replacement
-    small = np.flatnonzero(counts < (training.batch_size if distinct else 1))
-    if small.size:
-        client, count = int(clients[small[0]]), int(counts[small[0]])
-        remedy = "use a smaller batch, replacement=True or epochs" if count else "every client needs at least one"
-        raise fail("batch_size", training.batch_size, f"client {client} has {count} training samples: {remedy}")
+def _too_few(batch_size: int, client: int, count: int) -> InvalidInput:
+    remedy = "use a smaller batch, replacement=True or epochs" if count else "every client needs at least one"
+    return fail("batch_size", batch_size, f"client {client} has {count} training samples: {remedy}")
 
 
 def _steps(training: LocalTraining, counts: Ints, streams: list[np.random.Generator]) -> Batches:

@@ -62,7 +62,9 @@ class VmapEngine(Engine):
         weights = self.setup.layout.views(out)
         shift = job.shift if job.shift is None or job.shift.ndim == 1 else job.shift[part]
         shift = None if shift is None else shift.expand_as(out)
-        step = make_descent(self.setup, job, self._rate(job.rates[part]), out, shift)
+        rates = job.rates[part]
+        rate = float(rates[0]) if (rates == rates[0]).all() else self._by_parameter(rates)
+        step = make_descent(self.setup, job, rate, out, shift)
         program = self._program(resident)
         total = None if job.losses is None else job.losses[part]
         rows = job.rows[part].transpose(0, 1).contiguous()
@@ -105,8 +107,6 @@ class VmapEngine(Engine):
             self._programs[resident] = general
         return self._programs[resident]
 
-    def _rate(self, rates: NDArray[np.float64]) -> float | Tensors:
-        if (rates == rates[0]).all():
-            return float(rates[0])
+    def _by_parameter(self, rates: NDArray[np.float64]) -> Tensors:
         column = torch.from_numpy(rates.astype(np.float32)).to(self.setup.device)
         return [column.view(-1, *[1] * len(shape)) for shape in self.setup.layout.shapes]
