@@ -92,23 +92,25 @@ def tune(
     store: Store, executor: Executor, task: str, cells: list[Place], rates: tuple[float, ...], seeds: tuple[int, ...]
 ) -> dict[tuple[str, str], Cell]:
     """Best interior rate of every method in every cell, on the seeds for choosing."""
-    found: dict[tuple[str, str], Cell] = {}
-    keys, runs = [], []
+    first: dict[str, tuple[str, str]] = {}
+    runs = []
     for place in cells:
         for name, options in (*METHODS, (EVERYBODY, {})):
             own = [place.settings(name, options, task, lr, seed) for lr in rates for seed in seeds]
-            keys.append((place.name, name, own))
+            first |= {_where(settings): (place.name, name) for settings in own[:1]}
             runs += own
 
     def run(wanted: list[Settings]) -> None:
         sweep(wanted, store, name="rules", executor=executor, report=told(f"{task}: choosing rates"))
 
     run(runs)
-    widen(runs, store, run, metric="objective")
-    for place_name, name, own in keys:
-        table = results(store, widen(own, store, metric="objective"), "objective")
-        (found[place_name, name],) = tuned(table)
-    return found
+    table = results(store, widen(runs, store, run, metric="objective"), "objective")
+    return {first[_where(cell.runs[0].settings)]: cell for cell in tuned(table)}
+
+
+def _where(settings: Settings) -> str:
+    """Everything but rate and seed: what a best rate belongs to."""
+    return repr({name: value for name, value in settings.record().items() if name not in ("lr", "seed")})
 
 
 def told(what: str) -> Any:
@@ -145,8 +147,10 @@ def judge(store: Store, executor: Executor, task: str, cells: list[Place], rates
     sweep(everything, store, name="rules", executor=executor, report=told(f"{task}: judging"))
     lines, closed = [], dict[str, list[Estimate]]()
     pooled: dict[str, list[tuple[Any, Any]]] = {}
+    by_run = {repr(run.settings): run for run in results(store, everything, "objective")}
     for place in cells:
-        measured = {name: results(store, final[place.name, name], "objective") for name in (*dict(METHODS), EVERYBODY)}
+        names = (*dict(METHODS), EVERYBODY)
+        measured = {name: [by_run[repr(run)] for run in final[place.name, name]] for name in names}
         objective = {name: np.array([-run.accuracy for run in runs]) for name, runs in measured.items()}
         gap = Gap(objective[PLAIN], objective[EVERYBODY])
         for name, runs in measured.items():
@@ -163,8 +167,8 @@ def judge(store: Store, executor: Executor, task: str, cells: list[Place], rates
             numbers = [item for one in (value, share, *more) for item in (f"{one.mean:.5g}", f"{one.error:.3g}")]
             line = [place.name, label, f"{cell.lr:.4g}", cell.at_edge or "", f"{width(cell):.2g}", *numbers]
             lines.append([*line, gap.there, len(value.diverged)])
-    names = ("objective", "gap_closed", "accuracy", "accuracy_often", "accuracy_rare", "accuracy_worst_decile")
-    columns = [item for name in names for item in (name, f"{name}_error")]
+    shown = ("objective", "gap_closed", "accuracy", "accuracy_often", "accuracy_rare", "accuracy_worst_decile")
+    columns = [item for name in shown for item in (name, f"{name}_error")]
     head = ["cell", "method", "lr", "at_edge", "decades_within_5_percent", *columns, "has_gap", "diverged"]
     write_table(out / f"{task}-cells.csv", head, lines)
     means = [_mean(name, closed[name], pooled[name]) for name in closed]

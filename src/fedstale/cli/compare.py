@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _SETTING = {"p_min": 0.05, "swap": 0.6}
 """The default setting: the middle cell of the paper's grid, the fourth of its eight p_min and of its six swaps."""
 
-_LR = {"digits-mlp": 10**-0.5}
+_LR = dict.fromkeys(("digits", "digits-mlp"), 10**-0.5)
 """The rate of the embedded task: the one of half a decade each at which U-FedAvg, the baseline, does best there."""
 
-_WIDE = 120
+_WIDE = 160
 """Columns of a terminal that has room for everything; a narrower one shows how good the methods are."""
 
 _QUICK = {"rounds": 20}
@@ -142,7 +142,7 @@ def table(comparison: Comparison, width: int = 140) -> Table:
     waits = any(number(row, "rounds lost", ".0f") != "–" for row in rows)
     more = [group_name(0)] if grouped else []
     more += ["β", "MB up", "MB down", "server MB", *(["rounds lost"] if waits else []), "seconds"]
-    more = more if width >= _WIDE else []
+    more = more if width >= _WIDE or not grouped else []
     for heading in (*headings, *more):
         first = "accuracy" if grouped else headings[0]
         made.add_column(heading, justify="right", min_width=8 if heading == first else None)  # "diverged"
