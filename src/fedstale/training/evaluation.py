@@ -100,7 +100,7 @@ def per_client(logits: Tensor, y: Tensor, bounds: Ints, loss: Loss) -> tuple[Int
     right = np.bincount(owner, (logits.argmax(dim=1) == y).cpu().numpy(), clients).astype(np.int64)
     if is_cross_entropy(loss):
         each = functional.cross_entropy(logits, y, reduction="none").double().cpu().numpy()
-        return right, np.bincount(owner, each, clients)
+        return right, np.asarray(np.bincount(owner, each, clients), dtype=np.float64)
     # Any other loss is only known as a mean over a batch; the batch whose mean is F_i is the client.
     sums = [
         float(loss(logits[start:stop], y[start:stop])) * (stop - start) if stop > start else 0.0
@@ -118,4 +118,4 @@ def rows_of(offsets: Ints, clients: Ints) -> tuple[Ints, Ints]:
 
 def _ratio(part: ArrayLike, whole: ArrayLike) -> Float:
     """Divide, NaN where there is nothing to divide by."""
-    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.greater(whole, 0))
+    return np.asarray(np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.greater(whole, 0)))
