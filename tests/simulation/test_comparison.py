@@ -9,10 +9,10 @@ import pytest
 
 from fedstale.figures import comparison_picture
 from fedstale.simulation import compare, make_settings
-from fedstale.simulation.comparison import EVERYBODY, PLAIN, Comparison, Method
+from fedstale.simulation.comparison import EVERYBODY, Comparison, Method
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-TEMPERED = Method("tempered")
+PLAIN, TEMPERED = Method("u-fedavg"), Method("tempered")
 
 
 @pytest.fixture(scope="module")

@@ -44,11 +44,11 @@ class Method:
 
 EVERYBODY = Method("fedavg", everybody=True)
 """The yardstick: FedAvg with every client in every round."""
-PLAIN = Method("u-fedavg")
+_PLAIN = Method("u-fedavg")
 """Corrects for absence and remembers nothing: where the gap begins that a memory may close."""
 DEFAULT = (
     Method("fedavg"),
-    PLAIN,
+    _PLAIN,
     Method("fedvarp"),
     Method("fedstale", "auto"),
     Method("tempered"),
@@ -120,9 +120,9 @@ class Comparison:
 
         The methods share one learning rate here; `benchmarks/rules.py` tunes one for each.
         """
-        if not {PLAIN, EVERYBODY} <= self.results.keys() or method == EVERYBODY:
+        if not {_PLAIN, EVERYBODY} <= self.results.keys() or method == EVERYBODY:
             return None
-        columns = [[run.tail("objective") for run in self.results[one].values()] for one in (PLAIN, EVERYBODY, method)]
+        columns = [[run.tail("objective") for run in self.results[one].values()] for one in (_PLAIN, EVERYBODY, method)]
         if len(set(map(len, columns))) > 1 or np.isnan(columns).any():
             return None
         return Gap(np.array(columns[0]), np.array(columns[1])).closed(columns[2])
