@@ -164,7 +164,7 @@ def registries() -> str:
         ("Memory", f"`memory`: {memory.ALLOWED}."),
         table(
             ["precision", "bytes a number"],
-            [(code(name), str(kind.itemsize)) for name, kind in memory.PRECISIONS.items()],
+            [(code(name), str(kind.dtype.itemsize)) for name, kind in memory.PRECISIONS.items()],
         ),
         ("Participation processes", "`participation`, with `participation_options`."),
         _named(participation.PROCESSES),

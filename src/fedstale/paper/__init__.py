@@ -1,3 +1,1 @@
 """The paper: Figures 1–5 and the table of claims, each by one command."""
-
-__all__ = ["claims", "curves", "fig1", "grids", "heatmaps", "reproduce"]
