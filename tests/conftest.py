@@ -6,6 +6,7 @@ Behaviour is asserted, never seconds: no deadlines. The default run draws a few 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,11 @@ from .faults.fork_server import ForkServer
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Thousands of tests and all modules stay in memory: looking through them for garbage every 700 objects takes a tenth of
+# the processor time. A test that watches memory asks for `usual_garbage_collection`.
+_USUAL = gc.get_threshold()
+gc.set_threshold(100_000, 50, 100)
+
 _TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", _TIMELESS, max_examples=40)
 settings.register_profile("many", _TIMELESS, max_examples=400)
@@ -34,6 +40,15 @@ def fork_server() -> Iterator[ForkServer]:
     pytest.importorskip("flwr")
     with ForkServer() as made:
         yield made
+
+
+@pytest.fixture
+def usual_garbage_collection() -> Iterator[None]:
+    """Collect garbage as often as Python does by itself."""
+    rare = gc.get_threshold()
+    gc.set_threshold(*_USUAL)
+    yield
+    gc.set_threshold(*rare)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from tests.flower import deployment
 from . import load
 
 
+@pytest.mark.usefixtures("usual_garbage_collection")
 def test_the_strategy_alone_does_not_grow(tmp_path: Path) -> None:
     """120 rounds with nodes that come back under new ids: what is kept per round or per node would show."""
     options = load.parse(["--memory", "--nodes", "8", "--rounds", "120", "--ask", "4", "--parameters", "100000"])
