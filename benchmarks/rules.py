@@ -204,6 +204,7 @@ def main() -> None:
     )
     parser.add_argument("--choosing", type=int, default=len(CHOOSING), help="seeds for choosing rates")
     parser.add_argument("--judging", type=int, default=len(JUDGING), help="seeds for judging")
+    parser.add_argument("--judging-from", type=int, default=JUDGING[0], help="the first of them")
     parser.add_argument("--store", type=Path, help="default: a temporary one")
     parser.add_argument("--out", type=Path, default=Path("rules"), help="folder of the two tables")
     parser.add_argument("--workers", type=int, default=1)
@@ -215,7 +216,10 @@ def main() -> None:
         given.choosing, given.judging = 1, 3
     executor = processes(given.workers) if given.workers > 1 else in_process
     with TemporaryDirectory() as folder, Store.open(given.store or Path(folder) / "rules.db") as store:
-        seeds = tuple(range(100, 100 + given.choosing)), tuple(range(given.judging))
+        seeds = (
+            tuple(range(100, 100 + given.choosing)),
+            tuple(range(given.judging_from, given.judging_from + given.judging)),
+        )
         judge(store, executor, given.task, cells, RATES[given.task], *seeds, given.out)
 
 
