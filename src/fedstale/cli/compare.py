@@ -134,11 +134,7 @@ def table(comparison: Comparison, width: int = 140) -> Table:
     )
     title = f"{settings.task_name}, {who}, swap {comparison.swap_text}, {settings.total_rounds} rounds"
     made = Table(title=title, padding=padding(width))
-    made.caption = (
-        f"run {done} of {total}"
-        if done < total
-        else f"{len(comparison.seeds)} seed{'' if len(comparison.seeds) == 1 else 's'}"
-    )
+    made.caption = f"run {done} of {total}" if done < total else f"seeds: {len(comparison.seeds)}"
     made.add_column("method", min_width=8)
     grouped = comparison.metric == "accuracy"
     headings = ["objective", "gap closed", "accuracy", group_name(1)] if grouped else ["excess loss"]
