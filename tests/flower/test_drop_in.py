@@ -237,7 +237,7 @@ def test_a_round_does_not_wait_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(min(max_wait or 0.0, 0.05))
         return identity.register_nodes(grid.get_nodes())  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("fedstale.flower.strategy.connected", connected)
+    monkeypatch.setattr("fedstale.flower.asking.connected", connected)
     FedStale(max_wait=0.05).start(MemoryGrid(trainers([0, 1])), record(first_model()), num_rounds=2)
     assert waits[2] == 0.05  # the training of the second round
     assert waits[3] == 0.0  # its evaluation

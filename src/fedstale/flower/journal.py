@@ -17,8 +17,9 @@ from ..checks import Float
 from ..durable import folder_reference, is_referenced_folder, replacing
 from ..store.errors import StoreError
 from .account import Account
-from .aggregator import Aggregator, AppliedRound
+from .aggregator import Aggregator
 from .probabilities import Probabilities
+from .round_facts import AppliedRound
 
 if TYPE_CHECKING:
     from ..store import Run, Store

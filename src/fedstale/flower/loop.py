@@ -102,7 +102,7 @@ def run_rounds(
             if strategy.last_round is not None:
                 index = before + server_round - 1
                 journal.record(index, strategy.pending_log, evaluated, per_client(aggregator, probabilities))
-        if num_rounds > done and strategy.train_nodes.active and not aggregator.identities:
+        if num_rounds > done and strategy.asking.train.active and not aggregator.identities:
             reasons = ", ".join(sorted({reply.reason for _, reply in strategy.left_out})[:3])
             raise NobodyAnswered(
                 f"no client contributed in any of {num_rounds} rounds: {reasons or 'no node answered in time'}"

@@ -14,7 +14,7 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 
-from ..checks import InvalidInput, fail, positive_int
+from ..checks import InvalidInput, positive_int
 from ..checks import fraction as check_fraction
 from ..participation import Selection, UniformSample
 from ..randomness import generator
@@ -92,10 +92,3 @@ class Selector:
             return list(nodes)
         chance = generator(self.seed, f"flower {self.purpose} selection", round)
         return [nodes[i] for i in np.sort(chance.choice(len(nodes), count, replace=False))]
-
-
-def check_wait(max_wait: float | None) -> float | None:
-    """Return the longest wait in seconds; None waits for ever."""
-    if max_wait is not None and not max_wait >= 0:
-        raise fail("max_wait", max_wait, "must be a number of seconds, or None to wait for ever")
-    return max_wait

@@ -1,4 +1,4 @@
-"""What every strategy takes beside its rule, and the defaults; `RuleStrategy` says what each of them means."""
+"""What every strategy takes beside its rule, the defaults, and checks; `RuleStrategy` says what each of them means."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
+from .. import memory as memories
+from ..checks import fail, number, positive_int
 from ..participation import Selection
 from .layout import AVERAGED_BUFFERS
 from .probabilities import ProbabilitySpec
@@ -55,7 +57,7 @@ class Options(TypedDict, total=False):
     seed: int
 
 
-DEFAULTS: Options = {
+_DEFAULTS: Options = {
     "fraction_train": 1.0,
     "fraction_evaluate": 1.0,
     "min_train_nodes": 2,
@@ -100,3 +102,28 @@ def in_order(positional: tuple[Any, ...], options: Options) -> Options:
     if both := named.keys() & options.keys():
         raise TypeError(f"got multiple values for argument {sorted(both)[0]!r}")
     return {**named, **options}  # type: ignore[typeddict-item]
+
+
+def checked(strategy: str, options: Options) -> Options:
+    """Return the options with the defaults; refuse what is unknown or makes no sense by itself."""
+    for name in options:
+        if name not in _DEFAULTS:
+            raise TypeError(f"{strategy}() got an unexpected keyword argument {name!r}")
+    settings: Options = {**_DEFAULTS, **options}
+    positive_int("min_available_nodes", settings["min_available_nodes"], 0)
+    if settings["weights"] not in ("client", "sample"):
+        raise fail("weights", settings["weights"], 'must be "client" or "sample"')
+    if settings["resume"] not in ("never", "auto"):
+        raise fail("resume", settings["resume"], 'must be "never" or "auto"')
+    if settings["resume"] == "auto" and settings["checkpoint"] is None:
+        raise fail("checkpoint", None, 'resume="auto" needs the folder of the checkpoint')
+    memories.parse(settings["memory"])
+    if settings["forget_after"] != "auto" and settings["forget_after"] is not None:
+        positive_int("forget_after", settings["forget_after"])
+    for name in ("num_clients", "max_clients", "halve_rows_every"):
+        if settings[name] is not None:  # type: ignore[literal-required]
+            positive_int(name, settings[name])  # type: ignore[literal-required]
+    for name in ("max_norm_ratio", "max_examples_ratio"):
+        if settings[name] is not None:  # type: ignore[literal-required]
+            number(name, settings[name], 1.0)  # type: ignore[literal-required]
+    return settings

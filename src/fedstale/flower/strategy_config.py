@@ -72,11 +72,6 @@ class StrategyConfig:
             raise fail("rule", given, f"the checkpoint is of {configs.text(self.facts['rule'])}")
 
 
-def holds_checkpoint(folder: Path) -> bool:
-    """Whether the folder holds a checkpoint."""
-    return (folder / "state.safetensors").exists()
-
-
 def check_memory(given: str, saved: str) -> None:
     """Refuse to go on with another kind of memory; where rows on disk lie is known to the checkpoint."""
     (folder, kind), (saved_folder, saved_kind) = parse(given), parse(saved)

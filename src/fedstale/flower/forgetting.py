@@ -1,0 +1,69 @@
+"""Clients that leave: those not heard of for long, and those who ask to be erased."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from logging import INFO, getLogger
+from typing import TYPE_CHECKING
+
+from ..checks import fail
+from .checkpoint_file import holds_checkpoint
+
+if TYPE_CHECKING:
+    from .strategy import RuleStrategy
+
+_logger = getLogger("flwr")
+_FORGET_NODES_AFTER = 50
+"""Rounds after which a client known by a node id only is taken for gone; FedAU's cutoff is the same number."""
+
+
+def forget_overdue(strategy: RuleStrategy, index: int) -> list[str]:
+    """Let those leave who were not heard of for so long as `forget_after` says; return who they were."""
+    assert strategy.aggregator is not None  # noqa: S101 - a round was applied
+    after = strategy.options["forget_after"]
+    nodes_after = _FORGET_NODES_AFTER if after == "auto" else after
+    gone = strategy.aggregator.members.overdue(index - 1, None if after == "auto" else after, nodes_after)
+    if gone:
+        _forget(strategy, gone)
+        text = "round %d: %d clients were not heard of for too long and are forgotten: %s"
+        _logger.log(INFO, text, index, len(gone), ", ".join(gone[:10]) + (" …" if len(gone) > 10 else ""))
+    return gone
+
+
+def erase(strategy: RuleStrategy, client: str | int) -> None:
+    """Erase a client: it leaves the objective, and nothing of it stays behind; see `RuleStrategy.forget`."""
+    alone = not strategy.locked  # no start() is going on
+    strategy.lock()
+    try:
+        _erase(strategy, client)
+    finally:
+        if alone:
+            strategy.unlock()
+
+
+def _erase(strategy: RuleStrategy, client: str | int) -> None:
+    saved = strategy.checkpoint is not None and holds_checkpoint(strategy.checkpoint)
+    if strategy.aggregator is None and strategy.checkpoint is not None and saved:
+        strategy.load_checkpoint(strategy.checkpoint)
+    known = [] if strategy.aggregator is None else [name for name in strategy.aggregator.identities if name]
+    found = [name for name in known if str(client) in (name, name.partition(":")[2])]
+    if strategy.aggregator is None or len(found) != 1:
+        raise fail("client", client, f"must be one of the {len(known)} known clients, such as {known[:1]}")
+    gone = _forget(strategy, found)
+    kept = (entry for entry in strategy.left_out if entry[1].client != found[0])
+    strategy.left_out = deque(kept, strategy.left_out.maxlen)
+    strategy.last_round = None
+    participants = [i for i in strategy.pending_log.get("participants", []) if i not in gone]
+    strategy.pending_log = {**strategy.pending_log, "participants": participants}
+    strategy.journal.forget(strategy.store_run, gone)
+    if saved:
+        strategy.save_checkpoint()
+    strategy.aggregator.erase_spare()
+
+
+def _forget(strategy: RuleStrategy, identities: Sequence[str]) -> list[int]:
+    assert strategy.aggregator is not None  # noqa: S101 - callers have one
+    for name in identities:
+        strategy.identity.forget(name)
+    return strategy.aggregator.forget(identities, strategy.probabilities)

@@ -1,0 +1,53 @@
+"""What these strategies cannot do, refused with the reason: secure aggregation, central privacy, other local work."""
+
+from __future__ import annotations
+
+import sys
+
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+
+from ..checks import InvalidInput, fail
+from ..federation import Ints
+from ..rules import Rule
+from ..state import State
+
+_NO_SECAGG = (
+    "cannot be run by Flower's legacy workflows such as SecAgg+: the server needs each client's update in the clear, "
+    "to remember it. Use start(), or FedAvg with secure aggregation"
+)
+_CENTRAL_PRIVACY = (
+    DifferentialPrivacyServerSideFixedClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+)
+_NO_CENTRAL_PRIVACY = (
+    "does not hold what it promises around this strategy: its noise is meant for a mean, in which a client moves the "
+    "model by at most clipping_norm / n, while here a rare client counts 1/p times and is remembered in later rounds. "
+    "Use it with FedAvg, or let clients add noise themselves (Flower's LocalDpMod)"
+)
+
+
+def no_secure_aggregation(strategy: object) -> InvalidInput:
+    """Return the error for Flower's legacy workflows, SecAgg+ among them."""
+    return fail("strategy", type(strategy).__name__, _NO_SECAGG)
+
+
+def refuse_central_privacy() -> None:
+    """Refuse to be wrapped in Flower's central differential privacy, whose guarantee would not hold."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), _CENTRAL_PRIVACY):
+            raise fail("strategy", type(frame.f_locals["self"]).__name__, _NO_CENTRAL_PRIVACY)
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def refuse_local_work(rule: Rule, state: State, clients: Ints) -> None:
+    """Refuse a rule that wants its clients to train otherwise than they do for FedAvg."""
+    if rule.local(state, clients) is not None or rule.second_pass(state, clients) is not None:
+        raise fail("rule", rule.name, "it changes the local training of the clients, which Flower's clients do not do")

@@ -1,0 +1,61 @@
+"""What each client weighs: n_i as claimed, cut down to a multiple of the median, and N with those nobody knows yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ..checks import Float
+from ..state import State
+from .members import Members
+from .round_facts import RoundSetting
+
+_ENOUGH_FOR_A_MEDIAN = 4
+"""Clients from which on the median of their sizes says what is usual."""
+
+
+def renew_sizes(
+    state: State, members: Members, claims: Mapping[int, float], new: int, ratio: float | None, setting: RoundSetting
+) -> int:
+    """Let the state follow the sizes that clients claim, of whom `new` are new; return how many claims were cut.
+
+    `ratio` is the largest size, in medians of all; None believes any. The row behind the known clients stands for all
+    who are not known yet.
+    """
+    known = len(members.identities)
+    # After a restart it is not known yet which of the known clients are behind the connected nodes.
+    there = len(setting.connected) + new + setting.never_asked
+    rows = max(known + 1, state.federation.num_clients)
+    old = np.asarray(state.federation.sizes)
+    sizes = np.zeros(rows)
+    sizes[members.known] = np.pad(old, (0, rows - len(old)))[members.known]
+    former = sizes.copy()
+    sizes[list(claims)] = list(claims.values())
+    cut = _cut_claims(sizes, claims, members, ratio)
+    _follow(state, former, sizes, claims)
+    others = max(setting.at_least - len(members), there - len(members), 0)
+    sizes[known] = others * (sizes[members.known].mean() if len(members) else 1.0)
+    if not sizes.any():
+        sizes[known] = 1.0
+    state.grow(rows, sizes)
+    return cut
+
+
+def _cut_claims(sizes: Float, claims: Iterable[int], members: Members, ratio: float | None) -> int:
+    """Cut claimed sizes down to a multiple of the median, once there are enough clients to have one."""
+    if ratio is None or len(members) < _ENOUGH_FOR_A_MEDIAN:
+        return 0
+    most = ratio * float(np.median(sizes[members.known]))
+    cut = [client for client in claims if sizes[client] > most]
+    sizes[cut] = most
+    return len(cut)
+
+
+def _follow(state: State, before: Float, sizes: Float, claims: Iterable[int]) -> None:
+    """Let rows in memory count with the new sizes of their clients."""
+    for client in claims:
+        for memory in state.of_rule.memories().values():
+            if client < memory.num_clients and memory.slots[client] >= 0 and before[client] != sizes[client]:
+                mass = memory.masses[client] * (sizes[client] / before[client])
+                memory.replace([client], memory.rows([client]), masses=[mass])
