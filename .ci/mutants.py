@@ -25,12 +25,15 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/fedstale")
 TESTS = {
     "rules": [
-        *(f"tests/rules/test_{name}.py" for name in ("algebra", "every_rule", "guard", "methods", "references")),
-        "tests/rules/test_unbiased.py",
+        *(
+            f"tests/rules/test_{name}.py"
+            for name in ("algebra", "every_rule", "guard", "methods", "references", "tempered", "unbiased")
+        ),
         "tests/test_beta.py",
     ],
     "memory": ["tests/memory", "tests/rules/test_every_rule.py", "tests/rules/test_algebra.py", "tests/test_copies.py"],
     "beta.py": ["tests/test_beta.py", "tests/rules/test_every_rule.py"],
+    "theta.py": ["tests/test_theta.py", "tests/rules/test_tempered.py", "tests/rules/test_references.py"],
     "participation": ["tests/participation"],
 }
 """The tests that must notice, by what is changed."""

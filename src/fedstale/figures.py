@@ -142,7 +142,7 @@ def _gaps(axis: Any, gaps: dict[Method, Estimate]) -> None:
 def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
     looks = styles([method.label for method in comparison.results])
     for look, (method, runs) in zip(looks, comparison.results.items(), strict=True):
-        curve = comparison.curve(method, metric)
+        curve = comparison.cell(method).curve(metric)
         if all(metric not in run.metrics for run in runs.values()) and not curve.diverged:
             continue
         rounds, mean, error = curve.rounds, curve.mean, curve.error

@@ -94,12 +94,12 @@ def test_a_comparison_shows_no_mean_of_the_seeds_that_got_through(tmp_path: Path
     rows = found.rows()
     assert [row["method"] for row in rows] == ["FedStale β=0.5", "FedAvg"]  # no number, no rank
     assert f"{rows[1]['excess_loss']:.3g}" == "diverged in rounds 7 to 12 (2 of 3 seeds)"
-    assert found.diverged(wild) == {0: 12, 2: 7}
+    assert found.cell(wild).estimate.diverged == (12, 7)
     calm, ended = found.records()
     assert (calm["diverged in"], ended["diverged in"]) == ([], [12, 7])
     assert ended["excess_loss seeds"] == 1
     assert all(math.isnan(ended[name]) for name in ("excess_loss", "beta", "bytes", "seconds"))
-    curve = found.curve(wild, "excess_loss")
+    curve = found.cell(wild).curve("excess_loss")
     assert curve.rounds.tolist() == [1, 2, 3, 4, 5, 6]
     found.to_csv(tmp_path / "c.csv")
     with open(tmp_path / "c.csv", encoding="utf-8", newline="") as file:

@@ -16,8 +16,9 @@ from .gap import Gap, ratio_of_means
 from .heatmap import HeatMap, Square
 from .methods import METHOD_SETTINGS, config_label, method_label, method_order
 from .palette import COLOURS, Style, style, styles
+from .table import Cell, Measured, Table
 from .tail import TAIL, tail
-from .tuning import Cell, Measured, tuned
+from .tuning import tuned
 
 __all__ = [
     "COLOURS",
@@ -32,6 +33,7 @@ __all__ = [
     "Raster",
     "Square",
     "Style",
+    "Table",
     "config_label",
     "diverged_text",
     "method_label",

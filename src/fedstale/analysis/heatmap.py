@@ -15,7 +15,8 @@ from ..spreadsheet import write_table
 from ..tasks.label_swap import swap_text
 from .estimate import Estimate
 from .palette import DIVERGING, SEQUENTIAL, blend
-from .tuning import Cell, Measured, tuned
+from .table import Cell, Measured
+from .tuning import tuned
 
 Point = tuple[float, float]
 """p_min and swap."""
@@ -62,7 +63,7 @@ class HeatMap:
     def __init__(self, cells: Iterable[Cell]) -> None:
         self.cells: dict[Point, dict[Beta, Cell]] = {}
         for cell in cells:
-            settings = cell.runs[0].settings
+            settings = cell.settings
             if isinstance(settings.beta, (int, float, str)):  # a schedule has no place on the axis
                 self.cells.setdefault((settings.p_min, settings.swap), {})[settings.beta] = cell
 
@@ -141,7 +142,7 @@ class HeatMap:
         cells = self.cells.get(point, {})
         if beta not in cells or reference not in cells:
             return Estimate.of([])
-        return paired(cells[beta], cells[reference])
+        return cells[beta].gain(cells[reference])
 
     def minus_best(self, point: Point, beta: Beta) -> Estimate:
         """How far a β is above (or, negative, below) the best fixed β."""
@@ -203,16 +204,6 @@ class HeatMap:
                 *(cell.at_edge or "", _short(own.mean), _short(own.error), len(cell.runs)),
                 *(" ".join(map(str, own.diverged)), self.best(point), *map(_short, gains)),
             ]
-
-
-def paired(cell: Cell, reference: Cell) -> Estimate:
-    """How much more accurate one cell is than another, seed by seed; one that diverged in either has no difference."""
-    gains = cell.minus(reference)
-    ended: dict[int, list[int]] = {seed: [] for seed in gains}
-    for run in (*cell.runs, *reference.runs):
-        if run.diverged_in is not None and run.settings.seed in ended:
-            ended[run.settings.seed].append(run.diverged_in)
-    return Estimate.of(gains.values(), [min(rounds, default=None) for rounds in ended.values()])
 
 
 def ratio(p_min: float) -> float:

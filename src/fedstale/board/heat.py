@@ -58,7 +58,7 @@ class HeatMaps:
         self._lock = threading.Lock()
         self._known: dict[str, _FinishedRun | None] = {}
         self._version = -1
-        self._tables: dict[tuple[str, str], tuple[HeatMap, dict[str, str]]] = {}
+        self._tables: dict[tuple[str, str], HeatMap] = {}
 
     def sweeps(self) -> list[str]:
         """The names of the sweeps, in the order of their newest runs."""
@@ -80,22 +80,16 @@ class HeatMaps:
 
     def table(self, key: str, sweep: str = "") -> HeatMap:
         """The numbers of a map."""
-        return self._table(key, sweep)[0]
-
-    def runs_behind(self, key: str, point: Point, sweep: str = "") -> list[str]:
-        """The ids of the runs behind a cell: every β at its best rate, all seeds."""
-        table, ids = self._table(key, sweep)
-        cells = table.cells.get(point, {})
-        return [ids[identity(run.settings.record())] for cell in cells.values() for run in cell.runs]
-
-    def _table(self, key: str, sweep: str) -> tuple[HeatMap, dict[str, str]]:
         runs = self._runs(sweep)
         with self._lock:
             if (key, sweep) not in self._tables:
-                mine = [run for run in runs if run.map == key]
-                ids = {run.identity: run.info.id for run in mine}
-                self._tables[key, sweep] = HeatMap.of([run.measured for run in mine]), ids
+                self._tables[key, sweep] = HeatMap.of(run.measured for run in runs if run.map == key)
             return self._tables[key, sweep]
+
+    def runs_behind(self, key: str, point: Point, sweep: str = "") -> list[str]:
+        """The ids of the runs behind a cell: every β at its best rate, all seeds."""
+        cells = self.table(key, sweep).cells.get(point, {})
+        return [run.id for cell in cells.values() for run in cell.runs]
 
     def _runs(self, sweep: str) -> list[_FinishedRun]:
         """Finished runs, the newest of equals, in the order in which they were made."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis import Estimate, HeatMap, Square, method_label, style
-from ..analysis.heatmap import BEST, FULL_COLOUR, Beta, paired, ratio
+from ..analysis.heatmap import BEST, FULL_COLOUR, Beta, ratio
 from ..analysis.palette import DIVERGING, SEQUENTIAL
 from ..figures import footnote, pyplot, save
 from .curves import MARKERS
@@ -145,4 +145,4 @@ def cost(known: HeatMap, estimated: HeatMap, p_min: float, beta: Beta) -> Estima
     point = (p_min, FIG4_SWAP)
     if beta not in known.cells.get(point, {}) or beta not in estimated.cells.get(point, {}):
         return Estimate.of([])
-    return paired(estimated.cells[point][beta], known.cells[point][beta])
+    return estimated.cells[point][beta].gain(known.cells[point][beta])

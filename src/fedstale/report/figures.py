@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis import Curve, HeatMap, Measured, Square, Style, styles
+from ..analysis import Cell, Curve, HeatMap, Square, Style, styles
 from ..analysis.heatmap import BEST, ratio
 from ..analysis.palette import BROWN, GREEN, SKY
 from .charts import Line, legend_of, line_chart
 from .markup import Markup, tag, text
-from .study import Row, Study, condition_text
+from .study import Study
 
 
 def curves(study: Study) -> list[Markup]:
@@ -19,40 +19,40 @@ def curves(study: Study) -> list[Markup]:
     looks = dict(zip(study.methods, styles(study.methods), strict=True))
     names = Markup(legend_of([Line(name, np.empty(0), np.empty(0), style=style) for name, style in looks.items()]))
     parts = [names]
-    for name, rows in study.shown().items():
+    for name, cells in study.shown().items():
         if name:
             parts.append(tag("h4", name))
-        ended = [f"{row.method}: {row.cell.estimate:.1%}" for row in rows if row.cell.estimate.diverged]
+        ended = [f"{cell.method}: {cell.estimate:.1%}" for cell in cells if cell.estimate.diverged]
         if ended:
             parts.append(tag("p", "; ".join(ended), ". A cross marks the end of such a curve.", class_="message"))
-        parts.append(tag("div", _condition_charts(study, rows, looks), class_="charts"))
+        parts.append(tag("div", _condition_charts(cells, looks, accurate=study.accurate), class_="charts"))
     return parts
 
 
-def _condition_charts(study: Study, rows: Sequence[Row], looks: dict[str, Style]) -> list[Markup]:
+def _condition_charts(cells: Sequence[Cell], looks: dict[str, Style], *, accurate: bool) -> list[Markup]:
     """Learning curves of every method under one condition, β, and who came (which is the same for all methods)."""
 
     def lines(metric: str) -> list[Line]:
-        return [_line(row.method, study.curve(row, metric), looks[row.method]) for row in rows]
+        return [_line(cell.method, cell.curve(metric), looks[cell.method]) for cell in cells]
 
     made = []
-    if study.accurate:
+    if accurate:
         for metric, who in (("accuracy", "all"), ("accuracy_group0", "frequent"), ("accuracy_group1", "rare")):
-            if any(metric in info.summary for row in rows for info in row.infos):
+            if any(cell.has(metric) for cell in cells):
                 made.append(line_chart(f"Test accuracy, {who} clients", lines(metric), percent=True))
     else:
         made.append(line_chart("Excess loss F(w) − F(w*)", lines("excess_loss"), log=True))
     betas = [line for line in lines("beta") if len(line.x)]
     if betas:
         made.append(line_chart("β", betas, limits=(-0.03, 1.03)))
-    return [*made, *attendance(study, rows[0])]
+    return [*made, *attendance(cells[0])]
 
 
 def _line(label: str, curve: Curve, style: Style) -> Line:
     return Line(label, curve.rounds, curve.mean, curve.error, style, curve.ending)
 
 
-def attendance(study: Study, row: Row) -> list[Markup]:
+def attendance(cell: Cell) -> list[Markup]:
     """How many came, and how old the remembered updates are: mean over seeds of one method, since all see the same."""
     charts = {
         "Clients that came": {"participants": ("clients", Style(SKY))},
@@ -63,10 +63,10 @@ def attendance(study: Study, row: Row) -> list[Markup]:
     }
     made = []
     for title, metrics in charts.items():
-        found = [_line(name, study.curve(row, metric), style) for metric, (name, style) in metrics.items()]
+        found = [_line(name, cell.curve(metric), style) for metric, (name, style) in metrics.items()]
         drawn = [line for line in found if len(line.x)]
         if drawn:
-            everyone = float(row.cell.runs[0].settings.num_clients)
+            everyone = float(cell.settings.num_clients)
             limits = (0.0, everyone) if "participants" in metrics else None
             made.append(line_chart(title, drawn, legend=len(drawn) > 1, limits=limits))
     return made
@@ -74,13 +74,10 @@ def attendance(study: Study, row: Row) -> list[Markup]:
 
 def heat_maps(study: Study) -> list[Markup]:
     """β_opt over p_min and swap, one map for each value of everything else that varies."""
-    parts: dict[str, list[Measured]] = {}
-    for measured in study.measured:
-        rest = tuple(item for item in study.condition(measured.settings) if item[0] not in ("p_min", "swap"))
-        parts.setdefault(condition_text(rest), []).append(measured)
+    parts = study.by_condition("p_min", "swap")
     made = []
-    for where, runs in sorted(parts.items(), key=lambda part: -len(part[1])):
-        heat = HeatMap.of([run for run in runs if run.settings.rule == "fedstale"])
+    for where, cells in sorted(parts.items(), key=lambda part: -len(part[1])):
+        heat = HeatMap(cell for cell in cells if cell.settings.rule == "fedstale")
         if sum(heat.best(point) is not None for point in heat.cells) < 2:
             continue
         title = ["The β with the best test accuracy", f" ({where})" if where else "", ". ", tag("span", _GAINS)]

@@ -80,7 +80,7 @@ def _heat_colours(body: Markup) -> str:
 
 
 def _study(study: Study, subject: Subject, number: int, claims: Claims | None) -> Markup:
-    runs = [settings for settings, _ in study.found]
+    runs = study.runs
     records = [settings.record() for settings in runs]
     changed = recipe.changed(runs[0])
     common = {name: value for name, value in changed.items() if all(r[name] == value for r in records)}
@@ -109,11 +109,10 @@ def _study(study: Study, subject: Subject, number: int, claims: Claims | None) -
 
 
 def _recipe(name: str, study: Study) -> Markup:
-    runs = [settings for settings, _ in study.found]
-    if len(runs) == 1:
-        return _command("Run it again", recipe.command(runs[0]))
+    if len(study.runs) == 1:
+        return _command("Run it again", recipe.command(study.runs[0]))
     summary = "Run it again: put this into grid.toml, then fedstale sweep grid.toml"
-    return _command(summary, recipe.grid(name, runs))
+    return _command(summary, recipe.grid(name, study.runs))
 
 
 def _command(summary: str, content: str) -> Markup:

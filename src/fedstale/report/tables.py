@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from .. import __version__, configs
-from ..analysis import Estimate, verdicts
+from ..analysis import Cell, verdicts
 from ..analysis.metrics import group_name
+from ..analysis.table import value_text
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
 from .markup import Markup, table, tag, text
-from .study import Row, Study, condition_text, value_text
+from .study import Study
 from .subject import Subject
 
 ROWS = 600
@@ -77,25 +78,23 @@ def _meaning(name: str) -> str:
 
 def comparison(study: Study) -> Markup:
     """Every method in every place: mean ± standard error over seeds."""
-    grouped = any("accuracy_group1" in row.numbers for row in study.rows)
-    with_beta = any("beta" in row.numbers for row in study.rows)
-    several = len({row.cell.lr for row in study.rows}) > 1 or any(len(row.cell.rates) > 1 for row in study.rows)
+    grouped = any(cell.has("accuracy_group1") for cell in study.cells)
+    with_beta = any(cell.has("beta") for cell in study.cells)
+    several = len({cell.lr for cell in study.cells}) > 1 or any(len(cell.rates) > 1 for cell in study.cells)
     headings = [*study.keys, "method", "accuracy" if study.accurate else "excess loss"]
     headings += [group_name(0), group_name(1)] if grouped else []
     headings += [*(["β"] if with_beta else []), *(["learning rate"] if several else []), "seeds"]
     rows: list[Markup] = []
     for mine in study.conditions.values():
-        best = max((row.cell.mean for row in mine if np.isfinite(row.cell.mean)), default=np.nan)
-        for k, row in enumerate(mine):
-            span = len(mine) if k == 0 else 0
-            cells = (
-                [tag("th", value_text(value), scope="row", rowspan=span) for _, value in row.condition] if span else []
-            )
-            cells += _cells(row, best, accurate=study.accurate, grouped=grouped, with_beta=with_beta)
+        best = max((cell.mean for cell in mine if np.isfinite(cell.mean)), default=np.nan)
+        for k, cell in enumerate(mine):
+            condition = [] if k else study.condition(cell)
+            row = [tag("th", value_text(value), scope="row", rowspan=len(mine)) for _, value in condition]
+            row += _numbers(cell, best, accurate=study.accurate, grouped=grouped, with_beta=with_beta)
             if several:
-                cells.append(tag("td", _rate(row), class_="n"))
-            cells.append(tag("td", len(row.infos), class_="n"))
-            rows.append(tag("tr", cells, class_="first" if span else None))
+                row.append(tag("td", _rate(cell), class_="n"))
+            row.append(tag("td", len(cell.runs), class_="n"))
+            rows.append(tag("tr", row, class_=None if k else "first"))
     left_out = len(rows) - ROWS
     numbers = set(headings) - {*study.keys, "method"}
     made = table(_caption(study, several=several), headings, rows[:ROWS], numbers)
@@ -113,25 +112,22 @@ def _caption(study: Study, *, several: bool) -> str:
     return caption + ("Each method at the learning rate that was best for it there." if several else "")
 
 
-def _cells(row: Row, best: float, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
-    own = row.cell.estimate
+def _numbers(cell: Cell, best: float, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
+    own = cell.estimate
     shown = f"{own:.1%}" if accurate else f"{replace(own, mean=-own.mean):.3g}"
-    first = row.cell.mean == best
-    cells = [tag("td", row.method, class_="w"), tag("td", tag("b", shown) if first else shown, class_="n")]
-    missing = Estimate.of([])
-    if grouped:
-        cells += [
-            tag("td", f"{row.numbers.get(name, missing):.1%}", class_="n")
-            for name in ("accuracy_group0", "accuracy_group1")
-        ]
-    if with_beta:
-        cells.append(tag("td", f"{row.numbers.get('beta', missing):.2f}", class_="n"))
-    return cells
+    names = ["accuracy_group0", "accuracy_group1"] if grouped else []
+    names += ["beta"] if with_beta else []
+    # That seeds diverged is said once, in the first column.
+    more = [
+        "–" if own.diverged else format(cell.over_seeds(name), ".2f" if name == "beta" else ".1%") for name in names
+    ]
+    first = tag("td", tag("b", shown) if cell.mean == best else shown, class_="n")
+    return [tag("td", cell.method, class_="w"), first, *(tag("td", number, class_="n") for number in more)]
 
 
-def _rate(row: Row) -> str:
-    rate = "default" if row.cell.lr is None else f"{row.cell.lr:.4g}"
-    return rate if len(row.cell.rates) < 2 else f"{rate} (of {len(row.cell.rates)})"
+def _rate(cell: Cell) -> str:
+    rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
+    return rate if len(cell.rates) < 2 else f"{rate} (of {len(cell.rates)})"
 
 
 def troubles(infos: Sequence[RunInfo]) -> Markup | None:
@@ -201,9 +197,4 @@ def moment(seconds: float) -> str:
 def heading(study: Study) -> str:
     """What the shown conditions are, in words."""
     shown, every = len(study.shown()), len(study.conditions)
-    return (
-        ""
-        if shown == every
-        else f"{shown} of {every} settings: "
-        + "; ".join(condition_text(rows[0].condition) for rows in study.shown().values())
-    )
+    return "" if shown == every else f"{shown} of {every} settings: " + "; ".join(study.shown())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Curve, Estimate, Gap, method_label, over_seeds
+from ..analysis import Cell, Estimate, Gap, Measured, method_label
 from ..analysis.methods import EVERYBODY as EVERYBODY_LABEL
 from ..analysis.metrics import main_metric
 from ..checks import fail, positive_int
@@ -83,21 +83,18 @@ class Comparison:
         # Where it diverged before anything was evaluated, the task tells.
         return main_metric(known) or ("excess_loss" if self.settings.task == "quadratic" else "accuracy")
 
-    def diverged(self, method: Method) -> dict[int, int]:
-        """The rounds, counted from 1, in which seeds of a method diverged, by seed."""
-        runs = self.results.get(method, {})
-        return {seed: run.diverged_in for seed, run in runs.items() if run.diverged_in is not None}
-
-    def estimate(self, method: Method, metric: str, how: str = "final") -> Estimate:
-        """A metric of a method over the seeds: "final", "tail" (mean of the last tenth) or "sum" over the run."""
-        runs = self.results.get(method, {}).values()
-        values = []
-        for run in runs:
-            if how == "sum":
-                values.append(float(np.nansum(run.metrics.get(metric, np.array([np.nan])))))
-            else:
-                values.append(run.tail(metric) if how == "tail" else run.final(metric))
-        return Estimate.of(values, [run.diverged_in for run in runs])
+    def cell(self, method: Method) -> Cell:
+        """The runs of a method so far, one per seed."""
+        metric = self.metric
+        return Cell(
+            tuple(
+                Measured(
+                    self.settings.model_copy(update={"seed": seed}), run.tail(metric), {}, run.diverged_in, run=run
+                )
+                for seed, run in self.results.get(method, {}).items()
+            ),
+            self.settings.lr,
+        )
 
     @property
     def swap_text(self) -> str:
@@ -107,13 +104,6 @@ class Comparison:
         # Of the data, the same for every method: a run that diverged before it was evaluated does not hide them.
         known = [[share for share in found if not np.isnan(share)] for found in shares]
         return swap_text(self.settings.swap, *(float(np.mean(found)) if found else float("nan") for found in known))
-
-    def curve(self, method: Method, metric: str) -> Curve:
-        """A metric over the seeds, at the rounds it was measured."""
-        runs = self.results[method].values()
-        columns = [run.metrics.get(metric, np.array([])) for run in runs]
-        series = [(np.arange(len(values)), values) for values in columns]
-        return over_seeds(series, [run.diverged_in for run in runs])
 
     def gap_closed(self, method: Method) -> Estimate | None:
         """Share of the gap between U-FedAvg and everybody that a method closes; None where the two were not compared.
@@ -130,22 +120,24 @@ class Comparison:
     def rows(self) -> list[dict[str, Estimate | str]]:
         """The table: one row per method, those of which a seed diverged last."""
         known = [method for method in self.methods if method in self.results]
-        return [self._row(method) for method in sorted(known, key=lambda method: bool(self.diverged(method)))]
+        cells = {method: self.cell(method) for method in known}
+        ranked = sorted(known, key=lambda method: bool(cells[method].estimate.diverged))
+        return [self._row(method, cells[method]) for method in ranked]
 
-    def _row(self, method: Method) -> dict[str, Estimate | str]:
+    def _row(self, method: Method, cell: Cell) -> dict[str, Estimate | str]:
         return {
             "method": method.label,
-            self.metric: self.estimate(method, self.metric, "tail"),
-            "objective": self.estimate(method, "objective", "tail"),
+            self.metric: cell.over_seeds(self.metric),
+            "objective": cell.over_seeds("objective"),
             "gap closed": self.gap_closed(method) or Estimate(float("nan"), float("nan")),
-            "group 0": self.estimate(method, "accuracy_group0", "tail"),
-            "group 1": self.estimate(method, "accuracy_group1", "tail"),
-            "beta": self.estimate(method, "beta", "tail"),
-            "bytes": self.estimate(method, "bytes_up", "sum"),
-            "bytes down": self.estimate(method, "bytes_down", "sum"),
-            "server bytes": self.estimate(method, "server_bytes"),
-            "rounds lost": self.estimate(method, "rounds_lost"),
-            "seconds": self.estimate(method, "seconds", "sum"),
+            "group 0": cell.over_seeds("accuracy_group0"),
+            "group 1": cell.over_seeds("accuracy_group1"),
+            "beta": cell.over_seeds("beta"),
+            "bytes": cell.over_seeds("bytes_up", "sum"),
+            "bytes down": cell.over_seeds("bytes_down", "sum"),
+            "server bytes": cell.over_seeds("server_bytes", "final"),
+            "rounds lost": cell.over_seeds("rounds_lost", "final"),
+            "seconds": cell.over_seeds("seconds", "sum"),
         }
 
     def records(self) -> list[dict[str, Any]]:

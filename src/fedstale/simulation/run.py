@@ -96,6 +96,11 @@ class Result:
         done, planned = len(values), self.rounds_planned
         return tail(np.arange(done), values, planned=planned, done=done, diverged_in=self.diverged_in, share=share)
 
+    def series(self, metric: str) -> tuple[Ints, Float]:
+        """A metric over the rounds: their indices, from 0, and its values."""
+        values = self.metrics.get(metric, np.array([]))
+        return np.arange(len(values)), values
+
     def to_csv(self, path: str | Path) -> None:
         """Write one line per round."""
         from ..durable import replacing

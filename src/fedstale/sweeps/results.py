@@ -4,15 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..analysis import Measured, tail
-from ..checks import InvalidInput
+from ..checks import Float, InvalidInput
+from ..federation import Ints
 from ..simulation.settings import Settings, make_settings
 from ..spreadsheet import write_table
 from ..store import RunInfo, Store
 from .identity import finished, identity
+
+
+@dataclass(frozen=True)
+class StoredMetrics:
+    """The metrics of a run in a store: a sweep keeps the tails with the run, other numbers are read round by round.
+
+    Attributes
+    ----------
+    store, info
+        Where it is, and which run.
+    planned
+        How many rounds it was to have.
+    """
+
+    store: Store
+    info: RunInfo
+    planned: int
+
+    def final(self, metric: str) -> float:
+        """Return the last value of a metric; NaN where there is none."""
+        return self.info.summary.get(metric, math.nan)
+
+    def tail(self, metric: str) -> float:
+        """Return the mean over the evaluations in the last tenth; NaN for a run that diverged or has none."""
+        if self.info.diverged_in is not None or metric not in self.info.summary:
+            return math.nan
+        kept = self.final(f"{metric}_tail")
+        if not math.isnan(kept):
+            return kept
+        return tail(*self.series(metric), planned=self.planned, done=self.info.rounds_done)
+
+    def series(self, metric: str) -> tuple[Ints, Float]:
+        """Return the rounds and the metric in them."""
+        if metric not in self.info.summary:
+            return np.empty(0, dtype=np.int64), np.empty(0)
+        columns = self.store.run(self.info.id).metrics([metric])
+        return columns["round"], columns[metric]
 
 
 def results(store: Store, runs: Iterable[Settings], metric: str = "accuracy") -> list[Measured]:
@@ -28,8 +69,9 @@ def results(store: Store, runs: Iterable[Settings], metric: str = "accuracy") ->
 def measure(store: Store, settings: Settings, info: RunInfo, metric: str = "accuracy") -> Measured:
     """Read what a run is judged by: its accuracy, or minus another metric, so that the largest is the best."""
     summary = {name: value for name, value in info.summary.items() if name != "accuracy_tail"}
-    score = tail_of(store, settings, info, metric)
-    return Measured(settings, score if metric == "accuracy" else -score, summary, info.diverged_in)
+    run = StoredMetrics(store, info, settings.total_rounds)
+    score = run.tail(metric) if metric == "accuracy" else -run.tail(metric)
+    return Measured(settings, score, summary, info.diverged_in, info.id, run)
 
 
 def settings_of(info: RunInfo) -> Settings | None:
@@ -40,21 +82,6 @@ def settings_of(info: RunInfo) -> Settings | None:
         return make_settings(**info.config)
     except InvalidInput:
         return None
-
-
-def tail_of(store: Store, settings: Settings, info: RunInfo, metric: str) -> float:
-    """Mean of a metric over the evaluations in the last tenth of the rounds; NaN for a run that diverged or has none.
-
-    A sweep keeps the accuracy and the excess loss with the run; other metrics, and runs that `fedstale run` made, are
-    read round by round.
-    """
-    if info.diverged_in is not None or metric not in info.summary:
-        return math.nan
-    kept = info.summary.get(f"{metric}_tail", math.nan)
-    if not math.isnan(kept):
-        return kept
-    columns = store.run(info.id).metrics([metric])
-    return tail(columns["round"], columns[metric], planned=settings.total_rounds, done=info.rounds_done)
 
 
 def write_csv(path: Path, table: Sequence[Measured]) -> None:

@@ -97,5 +97,4 @@ def at_edges(cells: Iterable[Cell]) -> list[str]:
 
 
 def _named(cell: Cell) -> str:
-    settings = cell.runs[0].settings
-    return f"p_min {settings.p_min:g}, swap {settings.swap:g}, {settings.label}"
+    return f"p_min {cell.settings.p_min:g}, swap {cell.settings.swap:g}, {cell.method}"
