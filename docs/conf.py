@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent / "src"))
 
+import class_pages  # noqa: E402
 import generated  # noqa: E402
 from docutils import nodes  # noqa: E402
 from sphinx.addnodes import pending_xref  # noqa: E402
@@ -28,13 +30,17 @@ release = version = fedstale.__version__
 language = "en"
 smartquotes = False  # "auto" is to be copied as it stands
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
-source_suffix = {".md": "markdown"}
+extensions = [
+    *("myst_parser", "sphinx_click", "sphinx_copybutton"),
+    *(f"sphinx.ext.{name}" for name in ("autodoc", "napoleon", "viewcode", "mathjax")),
+]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}  # the pages of classes are written in the latter
 exclude_patterns = ["_build"]
 nitpicky = True
 default_role = "py:obj"
 
-myst_enable_extensions = ["colon_fence", "deflist", "fieldlist", "attrs_block"]
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist", "attrs_block", "dollarmath", "amsmath"]
+myst_dmath_double_inline = True
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 
@@ -54,6 +60,10 @@ html_title = f"fedstale {release}"
 html_static_path = ["_static"]
 html_css_files = ["fedstale.css"]
 html_copy_source = False
+mathjax_path = "tex-svg.js"  # of the package sphinx-mathjax-offline: one file, without fonts, beside the pages
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos, .go"
 html_show_sphinx = False
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
@@ -61,9 +71,12 @@ html_theme_options: dict[str, Any] = {"navigation_with_keys": True}
 
 
 def _read(app: Sphinx, docname: str, source: list[str]) -> None:
+    if docname.startswith("reference/classes/"):
+        return
     text = source[0] if source[0].lstrip().startswith(("#", "<!--", "```")) else f"# {_title(docname)}\n\n{source[0]}"
     # Commands stand without a prompt, which the lexer for sessions would take for output.
     source[0] = re.sub(r"^```console$", "```bash", generated.expand(text), flags=re.MULTILINE)
+    source[0] = re.sub(r"^```math$", "```{math}", source[0], flags=re.MULTILINE)  # as GitHub has it
 
 
 def _title(docname: str) -> str:
@@ -93,6 +106,31 @@ def _signature(app: Sphinx, what: str, name: str, thing: Any, options: Any, sign
     while signature and re.search(r"<[^<>]*>", signature):
         signature = re.sub(r"<[^<>]*>", "...", signature)
     return signature, returns
+
+
+def _example(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Put a rule's formula after its first words, and a class's example before its members."""
+    if what == "class" and name.startswith("fedstale.rules.") and (formula := _formula(thing)):
+        first = lines.index("") if "" in lines else len(lines)
+        lines[first:first] = ["", ".. math::", "", f"   {formula}", ""]
+    package, _, short = name.rpartition(".")
+    if what in ("class", "exception") and (session := class_pages.examples(package).get(short)):
+        lines += ["", "Examples", "--------", *session.splitlines(), ""]
+
+
+def _formula(rule: Any) -> str:
+    """The formula of a rule, where it is the rule that the table of methods means."""
+    name = str(vars(rule).get("name", ""))
+    found = class_pages.formulas().get(name, "")
+    return found if not found or "leftarrow" in found else rf"\Delta = {found}"
+
+
+def _mathjax(app: Sphinx) -> None:
+    """Put MathJax beside the pages: its package would put all of its 24 MB there."""
+    package = Path(import_module("sphinx-mathjax-offline").__file__ or "").parent
+    target = Path(app.outdir) / "_static" / mathjax_path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(package / "static" / "mathjax" / mathjax_path, target)
 
 
 _OWN: dict[str, list[str]] = {}
@@ -165,10 +203,13 @@ for _package in reversed(generated.PACKAGES):
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the above."""
+    class_pages.write()
     app.connect("builder-inited", _real_names)
+    app.connect("builder-inited", _mathjax)
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _docstring, priority=100)
     app.connect("autodoc-process-docstring", _keep, priority=200)
+    app.connect("autodoc-process-docstring", _example, priority=300)
     app.connect("autodoc-process-docstring", _restore, priority=900)
     app.connect("autodoc-process-signature", _signature)
     app.connect("sphinx-click-process-options", _options)

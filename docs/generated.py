@@ -21,7 +21,7 @@ import typer.main
 
 from fedstale.cli.app import app
 
-MARK = re.compile(r"^<!-- generated: ([a-z-]+)(?: ([a-z./* -]+))? -->$", flags=re.MULTILINE)
+MARK = re.compile(r"^<!-- generated: ([a-z-]+)(?: ([a-zA-Z_./* -]+))? -->$", flags=re.MULTILINE)
 
 _PAGES = re.findall(r"^api/(\w+)$", (Path(__file__).parent / "reference/index.md").read_text("utf-8"), re.MULTILINE)
 PACKAGES = ("fedstale", *(f"fedstale.{name}" for name in _PAGES if name != "fedstale"))
@@ -218,25 +218,33 @@ def _options(made: Any, leave_out: tuple[str, ...] = ()) -> str:
 # The library
 
 
+def page_of(module: str) -> str:
+    """The page of the package that a module belongs to."""
+    return next(package for package in reversed(PACKAGES) if f"{module}.".startswith(f"{package}.")).rpartition(".")[2]
+
+
+def package(module: str) -> str:
+    """The names of a package, with the pages of its classes."""
+    import class_pages
+
+    return class_pages.package(module)
+
+
 def shortcuts() -> str:
     """The names of `fedstale` itself that live in a package: where each is described."""
     import fedstale
 
     rows = []
     for name in public_names("fedstale"):
-        home = _home(getattr(fedstale, name))
-        if home != "fedstale":
-            rows.append((f"`fedstale.{name}`", f"{{py:obj}}`{home}.{name}`"))
+        owner = home(getattr(fedstale, name))
+        if owner != "fedstale":
+            rows.append((f"`fedstale.{name}`", f"{{py:obj}}`{owner}.{name}`"))
     return table(["name", "described at"], rows)
 
 
 def paper_modules() -> str:
     """One section for each module of `fedstale.paper`."""
-    parts = [f"```{{eval-rst}}\n.. automodule:: {module}\n```" for module in modules("fedstale.paper")]
-    return "\n\n".join(
-        f"## {module.rpartition('.')[2]}\n\n{part}"
-        for module, part in zip(modules("fedstale.paper"), parts, strict=True)
-    )
+    return "\n\n".join(f"## {module.rpartition('.')[2]}\n\n{package(module)}" for module in modules("fedstale.paper"))
 
 
 def constants(package: str) -> str:
@@ -252,7 +260,8 @@ def constants(package: str) -> str:
     return f"```{{eval-rst}}\n.. py:currentmodule:: {package}\n\n" + "\n".join(parts) + "```"
 
 
-def _home(thing: Any) -> str:
+def home(thing: Any) -> str:
+    """The package whose page describes a thing."""
     module = str(getattr(thing, "__module__", "fedstale"))
     owners = [package for package in PACKAGES if package != "fedstale" and module.startswith(package + ".")]
     return max(owners, key=len) if owners else "fedstale"
@@ -262,6 +271,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "settings": settings,
     "registries": registries,
     "constants": constants,
+    "package": package,
     "paper-modules": paper_modules,
     "shortcuts": shortcuts,
 }

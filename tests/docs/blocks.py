@@ -46,7 +46,7 @@ GENERATED = {
 }
 """Pages that a command writes for a user, who needs no marks: what holds for all of their blocks."""
 RUN = ("python", "console")
-DATA = ("toml", "text")
+DATA = ("toml", "text", "math")
 DIRECTIVES = ("{toctree}", "{figure}", "{eval-rst}", "{glossary}", "{container}", "{include}", "{image}", "{note}")
 ELSEWHERE = ("needs cluster", "needs deployment", "serves")
 MARKS = ("file", "hidden", "output", "long run", "needs data", "needs install", *ELSEWHERE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import subprocess
@@ -22,19 +21,11 @@ DOCS = ROOT / "docs"
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
-def load(name: str) -> Any:
-    """A module of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 pytest.importorskip("torch")
 pytest.importorskip("flwr")
-generated = load("generated")
+sys.path.insert(0, str(DOCS))  # it is no package
+generated: Any = import_module("generated")
+class_pages: Any = import_module("class_pages")
 MODULES = [module for package in generated.PACKAGES for module in generated.modules(package)]
 
 
@@ -108,6 +99,8 @@ def test_every_package_has_its_page(package: str) -> None:
         return
     for module in generated.modules(package):
         assert f".. automodule:: {module}\n" in page
+        for name in class_pages.named(module)[0]:
+            assert f"{name} <../classes/{module}.{name}>" in page
     module = import_module(package)
     for name in generated.public_names(package):
         thing = getattr(module, name)
@@ -176,7 +169,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for module in MODULES:
         for name in generated.public_names(module):
             thing = getattr(import_module(module), name)
-            home = generated._home(thing) if module == "fedstale" else module
+            home = generated.home(thing) if module == "fedstale" else module
             assert f"{home}.{name}" in described or name == "__version__", f"{module}.{name}"
     only_exported(tmp_path / "objects.inv")
 
@@ -184,8 +177,39 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         text = page.read_text(encoding="utf-8")
         for tag in re.findall(r"<(?:script|img|link|iframe|source|video)\b[^>]*>", text):
             assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//", tag), f"{page.name}: {tag}"
+    every_class_has_its_page(tmp_path)
+    mathematics_is_drawn_here(tmp_path)
+    the_search_knows(tmp_path, "model", "simulator")
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+def every_class_has_its_page(site: Path) -> None:
+    """With an example, a link to its source, and buttons that copy."""
+    for module in MODULES:
+        for name in class_pages.named(module)[0]:
+            page = (site / "reference" / "classes" / f"{module}.{name}.html").read_text(encoding="utf-8")
+            assert "[source]" in page or issubclass(getattr(import_module(module), name), Exception), name
+            assert "&gt;&gt;&gt; " in page, name
+            assert "copybutton.js" in page
+
+
+def mathematics_is_drawn_here(site: Path) -> None:
+    """MathJax lies beside the pages, and those with a formula load it from there."""
+    assert (site / "_static" / "tex-svg.js").stat().st_size > 1_000_000
+    for name in ("methods", "paper", "foundation", "howto/choose-beta", "reference/classes/fedstale.rules.FedStale"):
+        page = (site / f"{name}.html").read_text(encoding="utf-8")
+        assert re.search(r'<script [^>]*src="[./]*_static/tex-svg.js', page), name
+        assert 'class="math notranslate' in page
+
+
+def the_search_knows(site: Path, *words: str) -> None:
+    """Sphinx's index has the words that people look for; they are stored by their stems."""
+    from sphinx.search.en import SearchEnglish
+
+    terms = re.findall(r'"?([\w-]+)"?:', (site / "searchindex.js").read_text(encoding="utf-8").partition("terms:")[2])
+    for word in words:
+        assert SearchEnglish({}).stem(word) in terms, word
 
 
 def only_exported(file: Path) -> None:

@@ -25,6 +25,7 @@ ALLOWED = {
 SAID = {
     "Apache 2": "Apache-2.0",
     "Apache 2.0": "Apache-2.0",
+    "Apache License 2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
     "BSD 3-Clause License": "BSD-3-Clause",
     "3-Clause BSD License": "BSD-3-Clause",
