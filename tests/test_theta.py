@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -86,3 +88,52 @@ def test_a_term_that_overflows_says_nothing() -> None:
         rule.combine(state, fs.Round(t, [0], scale * RESIDUALS[[0]], probabilities=[0.5]))
         own = state.own(TemperedState).theta
         assert all(np.isfinite(array).all() for array in own.arrays().values())
+
+
+def test_a_bias_or_an_absence_alone_that_overflows_says_nothing() -> None:
+    auto = theta.AutoTheta()
+    state = fs.TemperedFedStale().init(fs.Federation(3, 1))
+    inner = state.inside(state.own(TemperedState).theta)
+    own = inner.own(theta.AutoThetaState)
+    own.lasting = np.full((5, 1), 1e250)
+    with np.errstate(over="raise", invalid="raise"):
+        auto.observe(
+            inner, 0, np.ones(1), np.full(1, 0.5), np.full((1, 1), 1e100)
+        )  # the bias is not finite, the noise is
+        auto.observe(inner, 0, np.ones(3), np.full(3, 1e-154), np.zeros((3, 1)))  # the absence alone is not
+    assert not own.noise.any()
+    assert not own.absence.any()
+
+
+@pytest.mark.parametrize(("p", "left"), [(1.0, 0.0), (0.9, 0.1)])
+def test_a_bias_is_remembered_as_long_as_an_absence_lasts(p: float, left: float) -> None:
+    lasting = np.ones((1, 5, D))
+    moved = theta.costs(0, np.ones(1), np.full((1, 1), p), np.zeros((1, 1, D)), lasting, np.zeros((1, 2)))[2]
+    assert moved == pytest.approx(left * lasting)
+
+
+def test_every_run_has_a_choice_of_its_own() -> None:
+    bias = np.array([[4.0, 3.0, 2.0, 1.0, 0.0], [0.0] * 5, [0.0] * 5])
+    noise = np.array([[0.1] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 5])
+    assert theta.chosen(bias, noise, 0.5).tolist() == [1.0, 0.0, 0.5]
+
+
+def test_a_constant_looks_at_no_parameter() -> None:
+    columns = theta.make("0.25").columns(7)
+    assert columns.size == 0
+    assert columns.dtype == np.int64  # so that it can be an index
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: theta.ConstantTheta(2.0), "theta = 2.0"),
+        (lambda: theta.AutoTheta(start=-1.0), "start = -1.0"),
+        (lambda: theta.AutoTheta(sample=0), "sample = 0"),
+        (lambda: theta.make(1.5), "theta = 1.5"),
+        (lambda: theta.make("often"), "unknown theta 'often'.* auto"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong: Callable[[], object], says: str) -> None:
+    with pytest.raises(fs.InvalidInput, match=f"^{says}"):
+        wrong()

@@ -11,6 +11,7 @@ import fedstale as fs
 from fedstale import rules, theory
 from fedstale.checks import InvalidInput
 from fedstale.memory import Memory
+from fedstale.rules.tempered import TemperedState
 from tests.combinations import combinations
 from tests.enumeration import Array, outcomes
 
@@ -139,18 +140,34 @@ def test_self_normalised_weights_sum_to_one() -> None:
     assert rule.combine(state, round) == pytest.approx(expected, rel=1e-6)
 
 
+def test_self_normalised_weights_of_clients_that_count_nothing_stay_nothing() -> None:
+    rule = rules.TemperedFedStale(theta=1.0, self_normalised=True)
+    state = rule.init(fs.Federation(2, D, weights=[0.0, 1.0]))
+    assert (rule.combine(state, fs.Round(0, [0], np.ones((1, D)), probabilities=[0.5])) == 0.0).all()
+
+
+def test_reports_its_choices_and_counts_visits() -> None:
+    rule = rules.TemperedFedStale(theta=0.25, beta=0.75)
+    state = rule.init(fs.Federation(N, D))
+    for t in range(2):
+        rule.combine(state, history(t))
+    assert state.report == {"beta": 0.75, "theta": 0.25}
+    visits = state.own(TemperedState).visits
+    assert visits.dtype == np.int64
+    assert visits.sum() == sum(len(np.asarray(history(t).clients)) for t in range(2))
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "says"),
     [
-        {"theta": 1.5},
-        {"theta": "best"},
-        {"theta": True},
-        {"refresh": -0.1},
-        {"refresh": 2.0},
-        {"beta": "auto-per-client"},
+        ({"theta": 1.5}, "theta = 1.5: "),
+        ({"theta": "best"}, "unknown theta 'best': "),
+        ({"theta": True}, "theta = True: "),
+        ({"refresh": -0.1}, "refresh = -0.1: "),
+        ({"refresh": 2.0}, "refresh = 2.0: "),
+        ({"beta": "auto-per-client"}, "beta = 'auto-per-client': the tempered family has one β for all clients$"),
     ],
-    ids=repr,
 )
-def test_wrong_options_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput):
+def test_wrong_options_are_refused(options: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{says}"):
         rules.TemperedFedStale(**options)  # type: ignore[arg-type]
