@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app, main
+from tests.command_line import ok
 from tests.faults.fork_server import ForkServer
 
 QUADRATIC = ["run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet"]
@@ -31,12 +32,6 @@ def fedstale(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         timeout=120,
     )
-
-
-def ok(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from fedstale.cli.app import app, main
+from tests.command_line import ok
 
 QUADRATIC = ("run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet")
 SMALL = ("--p-min", "0.5", "--swap", "0.6", "--seeds", "1", "--store", "s", "--out", "o", "--workers", "0")
@@ -85,9 +86,7 @@ def strict(text: str) -> Any:
 
 
 def invoke(*arguments: str) -> Any:
-    done = CliRunner().invoke(app, [*arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    return strict(done.stdout)
+    return strict(ok(*arguments, "--json"))
 
 
 @pytest.fixture

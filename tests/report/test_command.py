@@ -10,22 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from fedstale import report
 from fedstale.checks import InvalidInput
-from fedstale.cli.app import app
 from fedstale.simulation import make_settings
+from tests.command_line import ok
 
 from .made_up import add, grid, opened
 
 
 def invoke(*arguments: object) -> str:
-    done = CliRunner().invoke(app, ["report", *map(str, arguments)])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return ok("report", *arguments)
 
 
 @pytest.fixture

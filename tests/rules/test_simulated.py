@@ -127,18 +127,6 @@ def test_epochs_tell_the_steps_and_the_gradient() -> None:
     assert simulation.run() == "finished"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_who_changes_the_clients_says_so(name: str) -> None:
-    """A rule whose clients may be plain ones asks nothing of them but, in a simulation, an older model (AFA)."""
-    simulation = build(make_settings(task="quadratic", **SMALL | {"p_min": 1.0}, rule=name))
-    simulation.run(3)
-    rule, state, everyone = simulation.rule, simulation.state, np.arange(6)
-    local, again = rule.local(state, everyone), rule.second_pass(state, everyone)
-    asked = again is not None or (local is not None and (local.linear is not None or local.prox > 0))
-    own_models = name == "fedawe" and local is not None and local.start is not None
-    assert rule.changes_clients == (asked or own_models)
-
-
 @pytest.mark.usefixtures("unrendered")
 def test_compare_all_on_the_command_line(tmp_path: Path) -> None:
     from typer.testing import CliRunner

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 import fedstale as fs
 from fedstale.analysis import tuned
-from fedstale.cli.app import app
 from fedstale.cli.compare import table
 from fedstale.figures import comparison_picture
 from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare, make_settings
@@ -25,6 +23,7 @@ from fedstale.simulation.history import RoundsInMemory
 from fedstale.store import Store
 from fedstale.sweeps import Outcome, in_process, results, sweep, write_csv
 from fedstale.sweeps.batches import _run_alone
+from tests.command_line import ok
 
 WILD: dict[str, Any] = {"task": "quadratic", "num_clients": 2, "p_min": 0.5, "rounds": 20, "lr": 1e30}
 """Diverges in round 3: five local steps multiply the model by 1e150."""
@@ -155,32 +154,25 @@ def test_a_sweep_keeps_the_round_and_does_not_run_it_again(tmp_path: Path) -> No
 
 def test_every_command_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    runner = CliRunner()
-
-    def told(*words: str) -> str:
-        done = runner.invoke(app, words)
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    said = told("run", "quadratic", "--rule", "fedavg", *OPTIONS, "--name", "wild", "-q", "--store", "s")
+    said = ok("run", "quadratic", "--rule", "fedavg", *OPTIONS, "--name", "wild", "-q", "--store", "s")
     assert f"{SAID} of 20: it has no result" in said
     for words in (("run", "quadratic", "--rule", "fedavg", *OPTIONS, "--resume", "-q"), ("resume", "wild")):
-        assert SAID in told(*words, "--store", "s")
-        found = json.loads(told(*words, "--store", "s", "--json"))
+        assert SAID in ok(*words, "--store", "s")
+        found = json.loads(ok(*words, "--store", "s", "--json"))
         assert (found["status"], found["reason"], found["diverged_in"]) == ("diverged", SAID, 3)
-    assert SAID in told("runs", "list", "--store", "s")
-    assert SAID in told("runs", "show", "wild", "--store", "s")
-    (found,) = json.loads(told("runs", "list", "--status", "diverged", "--store", "s", "--json"))
+    assert SAID in ok("runs", "list", "--store", "s")
+    assert SAID in ok("runs", "show", "wild", "--store", "s")
+    (found,) = json.loads(ok("runs", "list", "--status", "diverged", "--store", "s", "--json"))
     assert (found["status"], found["reason"], found["diverged_in"]) == ("diverged", SAID, 3)
-    assert json.loads(told("runs", "show", "wild", "--store", "s", "--json"))["diverged_in"] == 3
-    (found,) = json.loads(told("compare", "quadratic", *OPTIONS, "--seeds", "2", "--rules", "fedavg", "--json"))
+    assert json.loads(ok("runs", "show", "wild", "--store", "s", "--json"))["diverged_in"] == 3
+    (found,) = json.loads(ok("compare", "quadratic", *OPTIONS, "--seeds", "2", "--rules", "fedavg", "--json"))
     assert (found["excess_loss"], found["diverged in"]) == (None, [3, 3])
     Path("grid.toml").write_text(
         'name = "g"\n[settings]\ntask = "digits"\nlr = 1e30\nrounds = 5\np_min = 0.5\n[grid]\nbeta = [0.5]\n'
     )
     grid = ("sweep", "grid.toml", "--store", "t", "--workers", "0", "--tune", "--widen", "0", "-q")
-    assert "diverged in round 1" in told(*grid)
-    (cell,) = json.loads(told(*grid, "--json"))["tuned"]
+    assert "diverged in round 1" in ok(*grid)
+    (cell,) = json.loads(ok(*grid, "--json"))["tuned"]
     assert (cell["accuracy"], cell["diverged_in"]) == (None, [1])
 
 

@@ -73,7 +73,6 @@ def test_digits_are_normalised_and_all_used() -> None:
     assert float(task.train.x.std()) == pytest.approx(1.0, abs=0.02)
     assert float(task.train.x.min()) == pytest.approx(-0.3053 / 0.3760, rel=1e-5)
     assert float(task.train.x.max()) == pytest.approx((1 - 0.3053) / 0.3760, rel=1e-5)
-    assert task.normalisation == ((0.3053,), (0.3760,))
 
 
 @pytest.mark.usefixtures("small")

@@ -59,7 +59,6 @@ class Anchored(Rule):
     period: int = 20
 
     download: ClassVar[int] = 2
-    changes_clients: ClassVar[bool] = True
     caveat: ClassVar[str] = (
         "assumes full rounds, and uniformly sampled clients in between; otherwise its correction is biased"
     )

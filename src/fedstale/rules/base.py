@@ -68,8 +68,6 @@ class Rule(ABC):
     """Vectors of length d that a participant sends and receives in a round."""
     client_memory: ClassVar[int] = 0
     """Vectors of length d that a client keeps between its participations."""
-    changes_clients: ClassVar[bool] = False
-    """Whether clients must train otherwise than for FedAvg (`local`, `second_pass`): a plain client will not do."""
     caveat: ClassVar[str] = ""
     """What happens when the p_i differ, for a rule whose paper does not cover that or that is biased then."""
 

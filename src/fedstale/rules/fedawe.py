@@ -49,7 +49,6 @@ class FedAWE(Rule):
 
     name: ClassVar[str] = "fedawe"
     client_memory: ClassVar[int] = 1
-    changes_clients: ClassVar[bool] = True
 
     def start(self, state: State) -> RuleState:
         """Everybody has w_0."""

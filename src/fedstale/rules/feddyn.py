@@ -48,7 +48,6 @@ class FedDyn(Rule):
 
     name: ClassVar[str] = "feddyn"
     client_memory: ClassVar[int] = 1
-    changes_clients: ClassVar[bool] = True
     caveat: ClassVar[str] = (
         "assumes that all clients participate with the same probability; otherwise its average is biased"
     )

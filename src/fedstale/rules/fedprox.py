@@ -30,7 +30,6 @@ class FedProx(FedAvg):
     mu: float = 0.1
 
     name: ClassVar[str] = "fedprox"
-    changes_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,7 +50,6 @@ class Scaffold(Rule):
 
     name: ClassVar[str] = "scaffold"
     upload: ClassVar[int] = 2
-    changes_clients: ClassVar[bool] = True
     download: ClassVar[int] = 2
     client_memory: ClassVar[int] = 1
     caveat: ClassVar[str] = (

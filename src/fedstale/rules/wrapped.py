@@ -11,7 +11,7 @@ from ..state import State
 from .averaging import FedAvg
 from .base import Local, Rule
 
-_INHERITED = ("memory", "upload", "download", "client_memory", "changes_clients", "caveat")
+_INHERITED = ("memory", "upload", "download", "client_memory", "caveat")
 
 
 @dataclass(frozen=True, kw_only=True)

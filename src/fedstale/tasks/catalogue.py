@@ -161,7 +161,6 @@ def make(
         default_lr=recipe.default_lr,
         lr_grid=recipe.lr_grid,
         batch_size=recipe.batch_size,
-        normalisation=(recipe.mean, recipe.deviation),
         options=record,
         swapped=swapped,
     )

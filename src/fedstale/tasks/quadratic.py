@@ -132,11 +132,6 @@ class Quadratic:
         return np.asarray(np.einsum("n,nij->ij", self.alpha, self.matrices))
 
     @property
-    def smoothness(self) -> float:
-        """L, the largest eigenvalue of any A_i (Assumption 1 of the paper)."""
-        return float(np.linalg.eigvalsh(self.matrices)[:, -1].max())
-
-    @property
     def optimum(self) -> Float:
         """The minimiser of F, shape (d,): where Σ α_i A_i (w − c_i) = 0."""
         pull = np.einsum("n,nij,nj->i", self.alpha, self.matrices, self.optima)

@@ -92,8 +92,6 @@ class Task:
         The client rate η_c to begin with, and the rates to tune it on.
     batch_size, local_steps
         B and K of local training.
-    normalisation
-        Mean and deviation per channel that were applied to the inputs scaled to [0, 1]; empty: none.
     options
         What `make` was called with, for the record.
     swapped
@@ -112,7 +110,6 @@ class Task:
     lr_grid: tuple[float, ...] = (1.0, 10**-0.5, 0.1, 10**-1.5, 0.01)
     batch_size: int = 128
     local_steps: int = 5
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     options: dict[str, Any] = field(default_factory=dict)
     swapped: dict[str, float] = field(default_factory=dict)
 
@@ -185,7 +182,7 @@ class Task:
         groups
             As in `Task`; default: the second half of the clients is group 1.
         **options
-            default_lr, lr_grid, batch_size, local_steps, normalisation, options of `Task`.
+            default_lr, lr_grid, batch_size, local_steps, options of `Task`.
         """
         if len(train) == 0 or len(train) != len(test):
             raise fail("train, test", (len(train), len(test)), "must have one entry per client, as many in both")

@@ -1,0 +1,16 @@
+"""The command line, called in this process."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from fedstale.cli.app import app
+
+
+def ok(*words: object) -> str:
+    """Call a command that works, and return what it prints."""
+    done = CliRunner().invoke(app, list(map(str, words)))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
