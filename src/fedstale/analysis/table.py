@@ -29,7 +29,7 @@ _NOT_CONDITIONS = ("task", "seed", "lr", *METHOD_SETTINGS)
 
 
 class _RunMetrics(Protocol):
-    """Reads the metrics of a run: `simulation.Result`, or `sweeps.StoredMetrics` for a run in a store."""
+    """Reads the metrics of a run: `simulation.Result`, or `sweeps.measure` for a run in a store."""
 
     def final(self, metric: str) -> float:
         """Return the last value; NaN where there is none."""

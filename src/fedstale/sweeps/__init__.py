@@ -13,7 +13,7 @@ from .batches import Batch, plan, run_batch
 from .executors import in_process, processes, ray
 from .grid import Grid, from_file, lr_grid
 from .outcome import Outcome
-from .results import StoredMetrics, measure, results, settings_of, write_csv
+from .results import measure, results, settings_of, write_csv
 from .sweep import SweepProgress, missing, sweep
 from .widening import at_edges, widen
 
@@ -21,7 +21,6 @@ __all__ = [
     "Batch",
     "Grid",
     "Outcome",
-    "StoredMetrics",
     "SweepProgress",
     "at_edges",
     "from_file",

@@ -20,7 +20,7 @@ from .identity import finished, identity
 
 
 @dataclass(frozen=True)
-class StoredMetrics:
+class _StoredMetrics:
     """The metrics of a run in a store: a sweep keeps the tails with the run, other numbers are read round by round.
 
     Attributes
@@ -69,7 +69,7 @@ def results(store: Store, runs: Iterable[Settings], metric: str = "accuracy") ->
 def measure(store: Store, settings: Settings, info: RunInfo, metric: str = "accuracy") -> Measured:
     """Read what a run is judged by: its accuracy, or minus another metric, so that the largest is the best."""
     summary = {name: value for name, value in info.summary.items() if name != "accuracy_tail"}
-    run = StoredMetrics(store, info, settings.total_rounds)
+    run = _StoredMetrics(store, info, settings.total_rounds)
     score = run.tail(metric) if metric == "accuracy" else -run.tail(metric)
     return Measured(settings, score, summary, info.diverged_in, info.id, run)
 
