@@ -40,7 +40,7 @@ def passed(
     target = [row if i in in_place else np.empty(length, precision.dtype) for i, row in enumerate(fresh)]
     total, masses = chance.standard_normal(length), chance.random(len(fresh))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "WORTH_COMPILING", numbers)
+        patch.setattr(kernel, "_WORTH_COMPILING", numbers)
         sums = kernel.exchange(
             fresh, stale, target, precision, mix, old_masses=masses, total=total, out=np.empty(length)
         )
@@ -137,7 +137,7 @@ def test_a_weighted_sum_has_the_bits_of_a_mix_without_memory(compiled: Any, monk
     old = [chance.standard_normal(9_000).astype(np.float32), None, chance.standard_normal(9_000).astype(np.float32)]
     weights = chance.random(3)
     mixed, _ = passed(ALWAYS, fresh, old, "float32", Mix(weights, np.zeros(3), 0.0, np.ones(3)))
-    monkeypatch.setattr(kernel, "WORTH_COMPILING", ALWAYS)
+    monkeypatch.setattr(kernel, "_WORTH_COMPILING", ALWAYS)
     np.testing.assert_array_equal(kernel.weighted_sum(fresh, weights, 9_000), mixed.mix)
 
 
@@ -147,7 +147,7 @@ def test_a_weighted_sum_has_the_bits_of_a_mix_without_memory(compiled: Any, monk
 def test_rules_give_the_same_by_both(compiled: Any, rule: fs.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for numbers in (ALWAYS, NEVER):
-        monkeypatch.setattr(kernel, "WORTH_COMPILING", numbers)
+        monkeypatch.setattr(kernel, "_WORTH_COMPILING", numbers)
         state, chance = rule.init(fs.Federation(4, 5_000, probabilities=0.5), memory="ram"), np.random.default_rng(3)
         deltas = []
         for index in range(4):

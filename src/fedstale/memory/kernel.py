@@ -26,7 +26,7 @@ from .precision import Precision
 
 COLUMNS = 8192
 ROWS = 8
-WORTH_COMPILING = 1 << 20
+_WORTH_COMPILING = 1 << 20
 """Numbers of a round from which on loops are compiled: loading numba takes as long as hundreds of smaller rounds."""
 
 
@@ -41,7 +41,7 @@ def _compiled() -> ModuleType | None:
 
 def _loops(rows: Sequence[NDArray[Any]], length: int) -> Any:
     """Return the compiled loops where they are there, read these rows, and are worth it."""
-    if len(rows) * length < WORTH_COMPILING:
+    if len(rows) * length < _WORTH_COMPILING:
         return None
     loops = _compiled()
     return loops if loops is not None and loops.takes(rows) else None
