@@ -2,6 +2,7 @@
 
     python benchmarks/rules.py --task mnist-logistic --store rules.db --out docs/results/rules [--workers 2]
     python benchmarks/rules.py --task digits-mlp --quick
+    python benchmarks/rules.py --task mnist-cnn --p-min 0.1,0.05 --swaps 0.6,1 --alphas "" --tune-in-first
 
 In each cell (participation × data) every method is tuned by the objective Σ α_i F_i over the clients' training data, on
 the seeds for choosing; a rate at the edge of its grid is widened until it is interior. Then it runs at that rate on the
@@ -9,12 +10,14 @@ seeds for judging, and only those are in the table. "Everybody" is FedAvg with a
 same batches. All runs go to a store: the same command, given again, goes on where it was interrupted.
 
 Two files per task: TASK-cells.csv (every cell and method: rate, objective, accuracies, gap closed, how wide the range
-of rates within 5 % of the best is) and TASK-mean.csv (every method over the cells that have a gap).
+of rates within 5 % of the best is) and TASK-mean.csv (every method over the cells that have a gap). Cells that the file
+has already and that are not asked for again stay in it, so that a table can be made in several sittings.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import sys
 import time
@@ -33,21 +36,45 @@ from fedstale.store import Store
 from fedstale.sweeps import in_process, processes, results, sweep, widen
 from fedstale.sweeps.executors import Executor
 
-METHODS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("fedavg", {}),
-    ("u-fedavg", {}),
-    ("fedvarp", {}),
-    ("u-fedvarp", {}),
-    ("fedstale", {"beta": "auto"}),
-    ("mifa", {}),
-    ("tempered", {}),
-)
+Method = tuple[str, dict[str, Any]]
 EVERYBODY, PLAIN = "everybody", "u-fedavg"
+METHODS: dict[str, Method] = {
+    "fedavg": ("fedavg", {}),
+    PLAIN: (PLAIN, {}),
+    "fedvarp": ("fedvarp", {}),
+    "u-fedvarp": ("u-fedvarp", {}),
+    "fedstale": ("fedstale", {"beta": "auto"}),
+    "mifa": ("mifa", {}),
+    "tempered": ("tempered", {}),
+    EVERYBODY: ("fedavg", {}),
+}
+RIVALS: dict[str, Method] = {name: (name, {}) for name in ("fedsteer", "u-fedsteer", "fedawe", "ca-fed")}
+"""Not in lock-step, and so slower: only where `--methods` names them."""
 P_MIN = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
 SWAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 ALPHAS = (0.1, 0.3, 1.0)
-RATES = {"digits-mlp": (10**-0.5, 0.1, 10**-1.5), "mnist-logistic": (0.1, 10**-1.5, 0.01), "mnist-mlp": (0.1, 10**-1.5)}
-CHOOSING, JUDGING = (100, 101), (0, 1, 2, 3, 4)
+HALF = 10**-0.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a task is run: the rates to begin with, and what differs from the task's own settings."""
+
+    rates: tuple[float, ...]
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+SMALL = (("share", 0.08), ("batch_size", 32))
+"""200 MNIST images a client and batch 32."""
+PLANS = {
+    "digits-mlp": Plan((HALF, 0.1, 0.1 * HALF)),
+    "mnist-logistic": Plan((0.1, 0.1 * HALF, 0.01), SMALL),
+    "mnist-mlp": Plan((HALF, 0.1, 0.1 * HALF), SMALL),
+    "mnist-cnn": Plan((HALF, 0.1, 0.1 * HALF), (*SMALL, ("precision", "bfloat16"))),
+}
+CHOOSING, JUDGING = (100, 101), (2, 3, 4, 5, 6)
+"""Seeds. 0 and 1 had a part in the design of the tempered rule."""
+COLUMNS = ("objective", "gap_closed", "accuracy", "accuracy_often", "accuracy_rare", "accuracy_worst_decile")
 
 
 @dataclass(frozen=True)
@@ -58,15 +85,15 @@ class Place:
     rounds: int
     setting: tuple[tuple[str, Any], ...]
 
-    def settings(self, method: str, options: dict[str, Any], task: str, lr: float, seed: int) -> Settings:
+    def settings(self, method: str, task: str, lr: float, seed: int) -> Settings:
         """Return the settings of one run; "everybody" is FedAvg in which all clients come in every round."""
+        rule, options = (METHODS | RIVALS)[method]
         given: dict[str, Any] = dict(self.setting)
         if method == EVERYBODY:
-            method = "fedavg"
             given |= {"participation": "two-groups", "p_min": 1.0, "participation_options": {}}
         return make_settings(
-            task=task, rule=method, lr=lr, seed=seed, rounds=self.rounds, evaluate_every=max(1, self.rounds // 20),
-            **given, **options,
+            task=task, rule=rule, lr=lr, seed=seed, rounds=self.rounds, evaluate_every=max(1, self.rounds // 20),
+            **given, **options, **dict(PLANS[task].settings),
         )  # fmt: skip
 
 
@@ -89,14 +116,14 @@ def places(p_mins: tuple[float, ...], swaps: tuple[float, ...], alphas: tuple[fl
 
 
 def tune(
-    store: Store, executor: Executor, task: str, cells: list[Place], rates: tuple[float, ...], seeds: tuple[int, ...]
+    store: Store, executor: Executor, task: str, cells: list[Place], methods: list[str], seeds: tuple[int, ...]
 ) -> dict[tuple[str, str], Cell]:
     """Best interior rate of every method in every cell, on the seeds for choosing."""
     first: dict[str, tuple[str, str]] = {}
     runs = []
     for place in cells:
-        for name, options in (*METHODS, (EVERYBODY, {})):
-            own = [place.settings(name, options, task, lr, seed) for lr in rates for seed in seeds]
+        for name in methods:
+            own = [place.settings(name, task, lr, seed) for lr in PLANS[task].rates for seed in seeds]
             first |= {_where(settings): (place.name, name) for settings in own[:1]}
             runs += own
 
@@ -133,78 +160,116 @@ def width(cell: Cell) -> float:
     return math.log10(max(good) / min(good)) if good else math.nan
 
 
-def judge(store: Store, executor: Executor, task: str, cells: list[Place], rates: tuple[float, ...],
-          choosing: tuple[int, ...], judging: tuple[int, ...], out: Path) -> None:  # fmt: skip
-    chosen = tune(store, executor, task, cells, rates, choosing)
+def judge(
+    store: Store,
+    executor: Executor,
+    task: str,
+    cells: list[Place],
+    chosen: dict[tuple[str, str], Cell],
+    methods: list[str],
+    seeds: tuple[int, ...],
+) -> list[dict[str, str]]:
+    """Run every method at its rate on the seeds for judging; return a line for each cell and method."""
     final = {
-        (place.name, name): [
-            place.settings(name, options, task, chosen[place.name, name].lr or 0.1, s) for s in judging
-        ]
+        (place.name, name): [place.settings(name, task, chosen[place.name, name].lr or 0.1, seed) for seed in seeds]
         for place in cells
-        for name, options in (*METHODS, (EVERYBODY, {}))
+        for name in methods
     }
     everything = [run for runs in final.values() for run in runs]
     sweep(everything, store, name="rules", executor=executor, report=told(f"{task}: judging"))
-    lines, closed = [], dict[str, list[Estimate]]()
-    pooled: dict[str, list[tuple[Any, Any]]] = {}
+    lines = []
     by_run = {repr(run.settings): run for run in results(store, everything, "objective")}
     for place in cells:
-        names = (*dict(METHODS), EVERYBODY)
-        measured = {name: [by_run[repr(run)] for run in final[place.name, name]] for name in names}
+        measured = {name: [by_run[repr(run)] for run in final[place.name, name]] for name in methods}
         objective = {name: np.array([-run.accuracy for run in runs]) for name, runs in measured.items()}
-        gap = Gap(objective[PLAIN], objective[EVERYBODY])
+        gap = Gap(objective[PLAIN], objective[EVERYBODY]) if {PLAIN, EVERYBODY} <= set(methods) else None
         for name, runs in measured.items():
-            cell, share = chosen[place.name, name], gap.closed(objective[name])
-            if gap.there and name != EVERYBODY:
-                closed.setdefault(name, []).append(share)
-                pooled.setdefault(name, []).append((gap.plain - objective[name], gap.plain - gap.everybody))
-            label = EVERYBODY if name == EVERYBODY else method_label(name, dict(METHODS)[name].get("beta"))
+            cell = chosen[place.name, name]
             value = Estimate.of(objective[name], [run.diverged_in for run in runs])
+            share = gap.closed(objective[name]) if gap else Estimate(math.nan, math.nan, len(runs))
             more = [
                 Estimate.of([run.metrics.get(metric, math.nan) for run in runs])
                 for metric in ("accuracy", "accuracy_group0", "accuracy_group1", "accuracy_worst_decile")
             ]
-            numbers = [item for one in (value, share, *more) for item in (f"{one.mean:.5g}", f"{one.error:.3g}")]
-            line = [place.name, label, f"{cell.lr:.4g}", cell.at_edge or "", f"{width(cell):.2g}", *numbers]
-            lines.append([*line, gap.there, len(value.diverged)])
-    shown = ("objective", "gap_closed", "accuracy", "accuracy_often", "accuracy_rare", "accuracy_worst_decile")
-    columns = [item for name in shown for item in (name, f"{name}_error")]
-    head = ["cell", "method", "lr", "at_edge", "decades_within_5_percent", *columns, "has_gap", "diverged"]
-    write_table(out / f"{task}-cells.csv", head, lines)
-    means = [_mean(name, closed[name], pooled[name]) for name in closed]
-    columns = ["method", "gap_closed_mean", "error_over_cells", "median", "least", "pooled", "pooled_error"]
-    write_table(out / f"{task}-mean.csv", columns, [[name, *(f"{x:.4f}" for x in row)] for name, row in means])
-    print(f"\n{task}: gap closed over the {len(closed.get(PLAIN, []))} of {len(cells)} cells that have a gap, in %")
-    print(f"  {'':<18}   mean ± over cells   median    least   pooled ± over seeds")
-    for label, row in sorted(means, key=lambda mean: -mean[1][0]):
-        mean, error, median, least, whole, whole_error = (100 * x for x in row)
-        print(f"  {label:<18} {mean:6.1f} ± {error:<10.1f} {median:8.1f} {least:8.1f} {whole:8.1f} ± {whole_error:.1f}")
+            line = {
+                "cell": place.name,
+                "method": label(name),
+                "lr": f"{cell.lr:.4g}",
+                "at_edge": cell.at_edge or "",
+                "decades_within_5_percent": f"{width(cell):.2g}",
+            }
+            for column, one in zip(COLUMNS, (value, share, *more), strict=True):
+                line |= {column: f"{one.mean:.5g}", f"{column}_error": f"{one.error:.3g}"}
+            seen = " ".join(f"{x:.6g}" for x in objective[name])
+            there = str(gap.there) if gap else ""
+            lines.append(line | {"has_gap": there, "diverged": str(len(value.diverged)), "objective_by_seed": seen})
+    return lines
 
 
-def _mean(name: str, shares: list[Estimate], parts: list[tuple[Any, Any]]) -> tuple[str, list[float]]:
-    """A method over the cells: mean and error over cells, median, least; and the sums over cells, as one gap."""
-    values = np.array([share.mean for share in shares])
-    whole = ratio_of_means(sum(part for part, _ in parts), sum(whole for _, whole in parts))
-    label = method_label(name, dict(METHODS)[name].get("beta"))
-    spread = Estimate.of(values)
-    return label, [spread.mean, spread.error, float(np.median(values)), float(values.min()), whole.mean, whole.error]
+def label(name: str) -> str:
+    """What a method is called in the tables."""
+    return EVERYBODY if name == EVERYBODY else method_label(name, (METHODS | RIVALS)[name][1].get("beta"))
+
+
+def write(task: str, lines: list[dict[str, str]], out: Path) -> None:
+    """Put the lines into the table of cells, in place of those of the same cell and method, and write the means."""
+    path = out / f"{task}-cells.csv"
+    table: dict[tuple[str, str], dict[str, str]] = {}
+    if path.exists():
+        with open(path, encoding="utf-8", newline="") as file:
+            table = {(line["cell"], line["method"]): line for line in csv.DictReader(file)}
+    table |= {(line["cell"], line["method"]): line for line in lines}
+    write_table(path, list(lines[0]), [list(line.values()) for line in table.values()])
+    objective = {key: np.array(line["objective_by_seed"].split(), dtype=float) for key, line in table.items()}
+    with_gap = [cell for (cell, method), line in table.items() if method == label(PLAIN) and line["has_gap"] == "True"]
+    means = []
+    for method in dict.fromkeys(method for _, method in table if method != EVERYBODY):
+        cells = [cell for cell in with_gap if (cell, method) in table]
+        if cells:
+            plain, full = ([objective[cell, of] for cell in cells] for of in (label(PLAIN), EVERYBODY))
+            own = [objective[cell, method] for cell in cells]
+            shares = [Gap(a, b).closed(c).mean for a, b, c in zip(plain, full, own, strict=True)]
+            values, spread = np.array(shares), Estimate.of(shares)
+            whole = ratio_of_means(sum(plain) - sum(own), sum(plain) - sum(full))
+            worst, middle = float(values.min()), float(np.median(values))
+            row = [spread.mean, spread.error, middle, worst, whole.mean, whole.error]
+            means.append((method, len(cells), row))
+    columns = ["method", "cells", "gap_closed_mean", "error_over_cells", "median", "least", "pooled", "pooled_error"]
+    rows = [[method, count, *(f"{x:.4f}" for x in row)] for method, count, row in means]
+    if rows:
+        write_table(out / f"{task}-mean.csv", columns, rows)
+    print(f"\n{task}: gap closed over the cells that have a gap, in %")
+    print(f"  {'':<18} cells   mean ± over cells   median    least   pooled ± over seeds")
+    for method, count, row in sorted(means, key=lambda mean: -mean[2][0]):
+        mean, error, median, least, all_cells, seeds_error = (100 * x for x in row)
+        start = f"  {method:<18} {count:5d} {mean:6.1f} ± {error:<10.1f}"
+        print(f"{start} {median:8.1f} {least:8.1f} {all_cells:8.1f} ± {seeds_error:.1f}")
 
 
 def _numbers(text: str) -> tuple[float, ...]:
     return tuple(map(float, filter(None, text.split(","))))
 
 
+def _names(text: str) -> list[str]:
+    names = list(METHODS) if text == "main" else [*METHODS, *RIVALS] if text == "all" else text.split(",")
+    if unknown := [name for name in names if name not in METHODS | RIVALS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join([*METHODS, *RIVALS])}")
+    return names
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--task", choices=sorted(RATES), default="digits-mlp")
-    parser.add_argument("--p-min", type=lambda text: tuple(map(float, text.split(","))), default=P_MIN)
-    parser.add_argument("--swaps", type=lambda text: tuple(map(float, text.split(","))), default=SWAPS)
-    parser.add_argument(
-        "--alphas", type=lambda text: tuple(map(float, text.split(","))) if text else (), default=ALPHAS
-    )
+    parser.add_argument("--task", choices=sorted(PLANS), default="digits-mlp")
+    parser.add_argument("--methods", type=_names, default="main", help='"main", "all" (with the rivals), or names')
+    parser.add_argument("--p-min", type=_numbers, default=P_MIN)
+    parser.add_argument("--swaps", type=_numbers, default=SWAPS)
+    parser.add_argument("--alphas", type=_numbers, default=ALPHAS)
     parser.add_argument("--choosing", type=int, default=len(CHOOSING), help="seeds for choosing rates")
     parser.add_argument("--judging", type=int, default=len(JUDGING), help="seeds for judging")
     parser.add_argument("--judging-from", type=int, default=JUDGING[0], help="the first of them")
+    parser.add_argument(
+        "--tune-in-first", action="store_true", help="choose the rates in the first cell and use them in all"
+    )
     parser.add_argument("--store", type=Path, help="default: a temporary one")
     parser.add_argument("--out", type=Path, default=Path("rules"), help="folder of the two tables")
     parser.add_argument("--workers", type=int, default=1)
@@ -215,12 +280,15 @@ def main() -> None:
         cells = [*places((0.1, 0.05), (0.6, 1.0), ())]
         given.choosing, given.judging = 1, 3
     executor = processes(given.workers) if given.workers > 1 else in_process
+    choosing = tuple(range(100, 100 + given.choosing))
+    judging = tuple(range(given.judging_from, given.judging_from + given.judging))
     with TemporaryDirectory() as folder, Store.open(given.store or Path(folder) / "rules.db") as store:
-        seeds = (
-            tuple(range(100, 100 + given.choosing)),
-            tuple(range(given.judging_from, given.judging_from + given.judging)),
-        )
-        judge(store, executor, given.task, cells, RATES[given.task], *seeds, given.out)
+        where = cells[:1] if given.tune_in_first else cells
+        chosen = tune(store, executor, given.task, where, given.methods, choosing)
+        if given.tune_in_first:
+            chosen = {(cell.name, name): chosen[cells[0].name, name] for cell in cells for name in given.methods}
+        lines = judge(store, executor, given.task, cells, chosen, given.methods, judging)
+        write(given.task, lines, given.out)
 
 
 if __name__ == "__main__":
