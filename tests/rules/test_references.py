@@ -112,6 +112,10 @@ def tempered(theta: float | None, beta: float, refresh: float, normalised: bool 
             else:
                 used = theta
             weights = {i: ALPHA[i] / P[i] ** used for i in fresh}
+            new = [i for i in fresh if not visits[i]]
+            if new and not normalised:
+                share = min(1.0, sum(ALPHA[i] for i in range(N) if not visits[i]) / sum(ALPHA[i] / P[i] for i in new))
+                weights |= {i: share * ALPHA[i] / P[i] for i in new}
             total = sum(weights.values()) if normalised else 1.0
             delta = beta * ALPHA @ m
             for i in fresh:

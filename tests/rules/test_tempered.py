@@ -45,7 +45,7 @@ def test_special_cases_to_the_bit(options: dict[str, object], other: fs.Rule, me
     if memory == "disk":
         memory = f"disk:{tmp_path}/{{}}"
     made = fs.Federation(N, D, weights=ALPHA)
-    rule = rules.TemperedFedStale(refresh=1.0, **options)  # type: ignore[arg-type]
+    rule = rules.TemperedFedStale(refresh=1.0, stand_in=False, **options)  # type: ignore[arg-type]
     one, two = rule.init(made, memory=memory.format("a")), other.init(made, memory=memory.format("b"))
     for t in range(20):
         assert np.array_equal(rule.combine(one, history(t)), other.combine(two, history(t))), t
@@ -66,7 +66,7 @@ def prepared(rule: fs.Rule, memory: str = "ram:float64") -> Callable[[], fs.Stat
 @pytest.mark.parametrize("theta", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize(("beta", "refresh"), combinations([0.6, 0.0, 1.0], [0.5, 1.0, 0.0]))
 def test_bias_and_noise_are_those_of_the_theory(theta: float, beta: float, refresh: float) -> None:
-    rule = rules.TemperedFedStale(theta=theta, beta=beta, refresh=refresh)
+    rule = rules.TemperedFedStale(theta=theta, beta=beta, refresh=refresh, stand_in=False)
     prepare = prepared(rule)
     foretold = beta * prepare().memory.rows(np.arange(N))
     found = list(outcomes(rule, prepare, UPDATES, P))
@@ -155,6 +155,45 @@ def test_reports_its_choices_and_counts_visits() -> None:
     visits = state.own(TemperedState).visits
     assert visits.dtype == np.int64
     assert visits.sum() == sum(len(np.asarray(history(t).clients)) for t in range(2))
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.5, "auto"])
+def test_first_step_is_that_of_fedavg_where_the_server_draws_a_part(theta: float | str) -> None:
+    """m of N clients a round, so that p = m/N: newcomers stand in for all, the model moves from round 0 on."""
+    rule, n, m = rules.TemperedFedStale(theta=theta), 40, 4
+    state = rule.init(fs.Federation(n, D))
+    seen: set[int] = set()
+    for t in range(30):
+        who = np.sort(np.random.default_rng([8, t]).choice(n, m, replace=False))
+        delta = rule.combine(state, fs.Round(t, who, np.ones((m, D)), probabilities=m / n))
+        new = len(set(who.tolist()) - seen)
+        expected = len(seen) / n + min(
+            new / m, (n - len(seen)) / n
+        )  # what is remembered, and who stands in for the rest
+        assert delta == pytest.approx(np.full(D, expected), rel=1e-6), t
+        seen |= set(who.tolist())
+
+
+def test_newcomers_count_with_one_over_p_but_not_more_than_all_who_never_came() -> None:
+    """By enumeration: before anybody came the update is at most Σ α_i Δ_i, and nearer to it than without."""
+    rule, same = rules.TemperedFedStale(theta=0.5), np.ones((N, D))
+    found = list(outcomes(rule, lambda: rule.init(fs.Federation(N, D, weights=ALPHA), memory="ram:float64"), same, P))
+    assert all((delta <= 1.0 + 1e-12).all() for _, delta in found)
+    mean: Array = np.sum([chance * delta for chance, delta in found], axis=0)
+    plain = rules.TemperedFedStale(theta=0.5, stand_in=False)
+    few = list(outcomes(plain, lambda: plain.init(fs.Federation(N, D, weights=ALPHA), memory="ram:float64"), same, P))
+    without: Array = np.sum([chance * delta for chance, delta in few], axis=0)
+    assert (mean < 1.0).all()
+    assert (mean > without).all()
+
+
+def test_where_everybody_came_before_nobody_stands_in() -> None:
+    stood, plain = rules.TemperedFedStale(), rules.TemperedFedStale(stand_in=False)
+    states = [rule.init(fs.Federation(N, D, weights=ALPHA)) for rule in (stood, plain)]
+    everybody = fs.Round(0, np.arange(N), UPDATES.astype(np.float32), probabilities=1.0)
+    for t in range(12):
+        round = everybody if t == 0 else history(t)
+        assert np.array_equal(stood.combine(states[0], round), plain.combine(states[1], round)), t
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ UNBIASED = [
     fs.FedStale(beta={0: 0.9, 10: 0.1}),
     fs.rules.UnbiasedFedSteer(),
     fs.rules.UnbiasedFedSteer(core=3, ridge=0.5),
-    fs.rules.TemperedFedStale(theta=1.0),
-    fs.rules.TemperedFedStale(theta=1.0, beta=0.3, refresh=0.0),
+    fs.rules.TemperedFedStale(theta=1.0, stand_in=False),
+    fs.rules.TemperedFedStale(theta=1.0, beta=0.3, refresh=0.0, stand_in=False),
 ]
 
 

@@ -68,7 +68,10 @@ def test_stepping_and_stopping() -> None:
     assert simulation.state.round == 2
     assert simulation.run() == "stopped"
     assert simulation.state.round == 5
-    early = build(make_settings(**SMALL, rounds=500), callbacks=[EarlyStop("excess_loss", 3, larger_is_better=False)])
+    early = build(
+        make_settings(**SMALL, rule="fedstale", rounds=500),
+        callbacks=[EarlyStop("excess_loss", 3, larger_is_better=False)],
+    )
     assert early.run() == "stopped"
     assert early.state.round < 500
 

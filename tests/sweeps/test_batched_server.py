@@ -25,6 +25,7 @@ KINDS: list[Rule] = [
     rules.TemperedFedStale(),
     rules.TemperedFedStale(beta=0.7, refresh=0.1),
     rules.TemperedFedStale(theta=0.4, refresh=1.0),
+    rules.TemperedFedStale(stand_in=False),
 ]
 
 

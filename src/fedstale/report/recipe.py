@@ -15,8 +15,8 @@ _DEFAULTS = make_settings().record()
 
 
 def changed(settings: Settings) -> dict[str, Any]:
-    """The settings that are not at their default."""
-    return {name: value for name, value in settings.record().items() if value != _DEFAULTS[name]}
+    """The rule, whose default depends on whether a β is given, and the settings that are not at their default."""
+    return {name: value for name, value in settings.record().items() if name == "rule" or value != _DEFAULTS[name]}
 
 
 def command(settings: Settings) -> str:

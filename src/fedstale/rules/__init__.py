@@ -43,6 +43,7 @@ from .wrapped import WrappedRule
 __all__ = [
     "AFACD",
     "AFACS",
+    "DEFAULT",
     "MIFA",
     "OPTIMIZERS",
     "RULES",
@@ -113,6 +114,8 @@ _ALL: tuple[type[Rule], ...] = (
     FedDyn,
 )
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in _ALL}
+DEFAULT = TemperedFedStale.name
+"""The rule of a run that names none: the best on held-out seeds (docs/results/README.md, "The rules compared")."""
 
 
 def make(name: str, **options: Any) -> Rule:

@@ -7,6 +7,10 @@ with β = 1 is MIFA (Gu et al., NeurIPS 2021). θ < 1 is biased by a multiple of
 vanishes as the memory gets right, where FedAvg's bias stays, and it has less noise: fedstale.theory.tempered has both,
 exactly. A running mean instead of the last update averages the noise of local training away (as DIANA's memories do,
 Mishchenko et al., 2019) and costs no more memory. Weights that are divided by their sum are Hájek's (survey sampling).
+
+Nothing is remembered of a client that comes for the first time, and p_i^(−θ) would make little of it: with 10 of 200
+clients a round, the model would hardly move before everybody has come once. So newcomers stand in for all who have not
+come yet: they count with 1/p_i, as in FedStale, but together not more than those weigh.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import beta as betas
 from .. import theta as thetas
@@ -53,13 +58,17 @@ class TemperedFedStale(Rule):
         r, the least weight of the newest update in a client's memory: 1 remembers the last update alone, and
         r → 0 the mean of all.
     self_normalised
-        Whether the weights of those who came are divided by their sum.
+        Whether the weights of those who came are divided by their sum; newcomers are weighted like all others then.
+    stand_in
+        Whether newcomers stand in for all who have not come yet, with weights α_i/p_i that are scaled down where their
+        sum is above the weight of those. Without it a newcomer counts with α_i/p_i^θ, as in MIFA for θ = 0.
     """
 
     beta: BetaLike = 1.0
     theta: float | str | thetas.Theta = "auto"
     refresh: float = 0.5
     self_normalised: bool = False
+    stand_in: bool = True
 
     name: ClassVar[str] = "tempered"
     memory: ClassVar[bool] = True
@@ -86,8 +95,12 @@ class TemperedFedStale(Rule):
         to_beta, of_beta = betas.make(self.beta), state.inside(own.beta)
         to_theta, of_theta = thetas.make(self.theta), state.inside(own.theta)
         beta, theta = to_beta.value(of_beta, round.index), to_theta.value(of_theta)
-        weights = self._weights(round, theta)
         visits = own.visits[round.clients] + 1
+        weights = self._weights(round, theta)
+        if self.stand_in and not self.self_normalised and (visits == 1).any():
+            came = np.flatnonzero(own.visits)
+            absent = 1.0 - float(federation.masses(came).sum()) / federation.total_mass
+            weights = stand_in(weights, round.alpha / round.probabilities, visits == 1, absent)
         rates = np.maximum(1.0 / visits, self.refresh)
         mix = Mix(
             weights,
@@ -122,3 +135,20 @@ class TemperedFedStale(Rule):
                 row[:] = round.updates[int(k)][columns]
             result -= beta * own.stale.entries(round.clients[which], columns)
         return result
+
+
+def stand_in(weights: Float, one_over_p: Float, new: NDArray[np.bool_], absent: float) -> Float:
+    """Return the weights of those who came, in which newcomers stand in for all who have not come yet.
+
+    Parameters
+    ----------
+    weights, one_over_p
+        α_i/p_i^θ and α_i/p_i of those who came, shapes (…, |S|).
+    new
+        Who of them came for the first time, shape (|S|,).
+    absent
+        Σ α_i over all clients that had not come before this round.
+    """
+    total = one_over_p[..., new].sum(axis=-1, keepdims=True)
+    scale = np.minimum(1.0, np.divide(absent, total, out=np.ones_like(total), where=total > 0))
+    return np.where(new, one_over_p * scale, weights)

@@ -126,7 +126,7 @@ def result(simulation: Simulation, reason: str, label: str, rounds: Rounds | Non
 
 def simulate(
     task: str | Task | Quadratic = "digits-mlp",
-    rule: str | Rule = "fedstale",
+    rule: str | Rule | None = None,
     participation: Process | Participation | None = None,
     *,
     store: str | Path | Store | None = None,
@@ -140,7 +140,7 @@ def simulate(
     task
         The name of a task, a `fedstale.tasks.Task` or a `Quadratic`.
     rule
-        The name of a rule, or a rule.
+        The name of a rule, or a rule; default: "tempered", and "fedstale" where only `beta` is given.
     participation
         Who shows up; default: half of the clients always, the others with probability `p_min`.
     store

@@ -40,7 +40,8 @@ class Settings(BaseModel):
     swap: float = Field(0.0, ge=0, le=1, description="fraction of two labels to swap in the rare group (σ̂_g²)")
 
     rule: str | dict[str, Any] = Field(
-        "fedstale", description='aggregation rule; append "+adam" or another server optimiser'
+        rules.DEFAULT,
+        description='aggregation rule, fedstale where only beta is given; append "+adam" or another server optimiser',
     )
     beta: float | str | dict[str, Any] | None = Field(
         None,
@@ -116,7 +117,11 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _written(cls, given: Any) -> Any:
-        return _shortest_form(given) if isinstance(given, dict) else given
+        if not isinstance(given, dict):
+            return given
+        if given.get("rule") is None:  # β is the weight of FedStale: who gives one alone means that rule
+            given = {**given, "rule": rules.DEFAULT if given.get("beta") is None else "fedstale"}
+        return _shortest_form(given)
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:

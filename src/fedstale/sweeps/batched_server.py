@@ -20,6 +20,7 @@ from ..beta import AutoPerClient, common, shrunk, term_weights, with_terms
 from ..checks import Float
 from ..federation import Ints
 from ..rules import MIFA, FedAvg, FedStale, FedVARP, Rule, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
+from ..rules.tempered import stand_in
 
 _AUTO, _PER_CLIENT = betas.Auto(), betas.AutoPerClient()
 _AUTO_THETA = thetas.AutoTheta()
@@ -36,6 +37,8 @@ class _Weights:
     refresh: float = 1.0
     """of the memory: h_i ← h_i + max(1/visits_i, refresh) (Δ_i − h_i)"""
     remembers: bool = True
+    stand_in: bool = False
+    """whether newcomers stand in for all who have not come yet"""
     reports: tuple[str, ...] = ()
     """which of "beta" and "theta" are told with the metrics"""
 
@@ -58,7 +61,8 @@ def _weights_of(rule: Rule) -> _Weights | None:
     if type(rule) is TemperedFedStale and not rule.self_normalised:
         beta, theta = betas.make(rule.beta), thetas.make(rule.theta)
         known = isinstance(beta, betas.Constant) and (isinstance(theta, thetas.ConstantTheta) or theta == _AUTO_THETA)
-        return _Weights(False, theta, beta, rule.refresh, reports=("beta", "theta")) if known else None
+        tempered = _Weights(False, theta, beta, rule.refresh, True, rule.stand_in, ("beta", "theta"))
+        return tempered if known else None
     return None
 
 
@@ -113,6 +117,7 @@ class BatchedServer:
         self._averaging = np.flatnonzero([plan.refresh < 1.0 for plan in plans])
         self._refresh = np.array([plans[r].refresh for r in self._averaging])
         self._visits = np.zeros(n, dtype=np.int64)
+        self._stand_in = np.array([plan.stand_in for plan in plans])[:, None]
         self.reported = {}
         remembers = np.array([plan.remembers for plan in plans])
         self._remembers = bool(remembers.any())
@@ -177,6 +182,10 @@ class BatchedServer:
         total = alpha.sum()
         mean = alpha / total if total > 0 else np.zeros(len(alpha))
         fresh = np.where(self._mean[:, None], mean, alpha / p ** self._theta[:, None])
+        new = self._visits[clients] == 0
+        if new.any() and self._stand_in.any():
+            absent = float(self.alpha[self._visits == 0].sum())
+            fresh = np.where(self._stand_in, stand_in(fresh, alpha / p, new, absent), fresh)
         stale = self._beta * self.alpha
         stale[:, clients] -= self._beta[:, clients] * fresh
         self._report(clients)

@@ -1,6 +1,7 @@
 """Bias and noise of the tempered family (`fedstale.rules.tempered`), exactly, for clients that come independently.
 
-With x_i = β m_i, what is foretold of client i, and weights α_i/p_i^θ for those who come:
+With x_i = β m_i, what is foretold of client i, and weights α_i/p_i^θ for those who come (all have come before, or the
+rule's `stand_in` is off):
 
     E[Δ] − Σ α_i Δ_i = −Σ_i α_i (1 − p_i^(1−θ)) (Δ_i − x_i)
     E‖Δ − E[Δ]‖²    =  Σ_i α_i² (1 − p_i) p_i^(1−2θ) ‖Δ_i − x_i‖²
