@@ -230,7 +230,8 @@ def write(task: str, lines: list[dict[str, str]], out: Path) -> None:
             own = [objective[cell, method] for cell in cells]
             shares = [Gap(a, b).closed(c).mean for a, b, c in zip(plain, full, own, strict=True)]
             values, spread = np.array(shares), Estimate.of(shares)
-            whole = ratio_of_means(sum(plain) - sum(own), sum(plain) - sum(full))
+            sums = [np.sum(parts, axis=0) for parts in (plain, own, full)]
+            whole = ratio_of_means(sums[0] - sums[1], sums[0] - sums[2])
             worst, middle = float(values.min()), float(np.median(values))
             row = [spread.mean, spread.error, middle, worst, whole.mean, whole.error]
             means.append((method, len(cells), row))

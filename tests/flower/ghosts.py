@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedstale.flower import FedStale
+from fedstale.flower import FedStale, TemperedFedStale
 
 from .grid import MemoryGrid, arrays, record
 
@@ -75,6 +75,7 @@ def table(seeds: tuple[int, ...] = (0, 1, 2)) -> dict[str, tuple[list[float], li
         "FedStale, no identity, never forgets": (lambda: FedStale(**QUICK, forget_after=None), False),
         "FedStale, no identity": (lambda: FedStale(**QUICK), False),
         "FedStale, reported client-id": (lambda: FedStale(**QUICK), True),
+        "TemperedFedStale, reported client-id": (lambda: TemperedFedStale(**QUICK), True),
     }
     found: dict[str, tuple[list[float], list[int]]] = {}
     for name, (make, reports) in ways.items():

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 import fedstale as fs
-from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
+from fedstale.flower import FedStale, RuleStrategy, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
 from fedstale.participation import FedAUEstimator
 from tests.combinations import combinations
 
@@ -81,6 +81,7 @@ def by_flower(strategy: RuleStrategy, sizes: dict[int, int]) -> NDArray[Any]:
 
 
 SAME: list[tuple[Any, fs.Rule]] = [
+    (TemperedFedStale, fs.TemperedFedStale()),
     (FedStale, fs.FedStale()),
     (UnbiasedFedVARP, fs.UnbiasedFedVARP()),
     (UnbiasedFedAvg, fs.UnbiasedFedAvg()),
@@ -102,7 +103,7 @@ def test_thirty_rounds_equal_the_library(pair: tuple[Any, fs.Rule], weights: str
     assert np.abs(found - flat(record(first_model()))).max() > 0.1
 
 
-@pytest.mark.parametrize("strategy", [FedStale, UnbiasedFedVARP, UnbiasedFedAvg])
+@pytest.mark.parametrize("strategy", [TemperedFedStale, FedStale, UnbiasedFedVARP, UnbiasedFedAvg])
 def test_everybody_present_equals_flowers_fedavg(strategy: Any) -> None:
     """Weighted by the number of examples, as FedAvg does, whatever beta is."""
     nodes = {1000 + i: Trainer(i, examples=10 * (i + 1)) for i in range(CLIENTS)}

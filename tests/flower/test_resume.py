@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 import fedstale as fs
-from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
+from fedstale.flower import FedStale, RuleStrategy, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
 from fedstale.participation import Forgetting
 from fedstale.rules import Guarded, ServerAdam
 from fedstale.store import Store, StoreError
@@ -42,6 +42,7 @@ def drive(strategy: RuleStrategy, nodes: dict[int, Node], rounds: range, first_n
 
 
 MADE: list[Any] = [
+    TemperedFedStale,
     FedStale,
     UnbiasedFedVARP,
     UnbiasedFedAvg,

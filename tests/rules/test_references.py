@@ -112,12 +112,13 @@ def tempered(theta: float | None, beta: float, refresh: float, normalised: bool 
             else:
                 used = theta
             weights = {i: ALPHA[i] / P[i] ** used for i in fresh}
-            new = [i for i in fresh if not visits[i]]
-            if new and not normalised:
-                share = min(1.0, sum(ALPHA[i] for i in range(N) if not visits[i]) / sum(ALPHA[i] / P[i] for i in new))
-                weights |= {i: share * ALPHA[i] / P[i] for i in new}
+            new, absent = [i for i in fresh if not visits[i]], sum(ALPHA[i] for i in range(N) if not visits[i])
             total = sum(weights.values()) if normalised else 1.0
             delta = beta * ALPHA @ m
+            if new and not normalised:
+                weights |= {i: absent * ALPHA[i] / P[i] / sum(ALPHA[j] / P[j] for j in new) for i in new}
+            elif visits.any() and not normalised:
+                delta = delta / (1 - absent)
             for i in fresh:
                 delta = delta + weights[i] / total * (fresh[i] - beta * m[i])
             again = [i for i in fresh if visits[i]]

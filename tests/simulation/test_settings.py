@@ -62,3 +62,10 @@ def test_every_description_can_begin_a_sentence() -> None:
     """The help of the command line begins them with a capital letter, which would make another symbol of η or β."""
     for name, field in fs.simulation.Settings.model_fields.items():
         assert (field.description or "")[:1].isascii(), name
+
+
+def test_default_rule_is_the_tempered_one_and_fedstale_where_only_beta_is_given() -> None:
+    assert make_settings().rule == "tempered"
+    assert make_settings(beta=0.5).rule == "fedstale"
+    assert make_settings(rule="tempered", beta=0.5).replace(seed=3).rule == "tempered"
+    assert make_settings(rule=None, beta=None).rule == "tempered"

@@ -187,7 +187,10 @@ def test_by_name_and_as_object_it_is_one_run(tmp_path: Path) -> None:
     names = make_settings(**SMALL, rule="fedstale", beta="auto")
     objects = make_settings(**SMALL, rule=fs.FedStale(beta="auto"), participation=Bernoulli.two_groups(3, 0.1))
     assert identity(names.record()) == identity(objects.record())
-    assert identity(names.record()) == identity(make_settings(**SMALL).record())
+    assert identity(names.record()) == identity(make_settings(**SMALL, beta="auto").record())
+    assert identity(make_settings(**SMALL).record()) == identity(
+        make_settings(**SMALL, rule=fs.TemperedFedStale()).record()
+    )
     others = [
         make_settings(**SMALL, rule=rule, participation=process)
         for rule in (fs.FedStale(), *RULES)

@@ -1,8 +1,8 @@
 """Strategies for Flower's message API: change one import, and the rare devices are served.
 
-from fedstale.flower import FedStale            # instead of: from flwr.serverapp.strategy import FedAvg
+from fedstale.flower import TemperedFedStale    # instead of: from flwr.serverapp.strategy import FedAvg
 
-strategy = FedStale(fraction_train=0.5)
+strategy = TemperedFedStale(fraction_train=0.5)
 result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=10)
 
 Clients stay as they are where SuperNodes have registered keys; otherwise a reply must say whose it is, in one line:
@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
 
 from .identity import Identity, identity_mod
 from .loop import NobodyAnswered
-from .strategies import FedStale, UnbiasedFedAvg, UnbiasedFedVARP
+from .strategies import FedStale, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
 from .strategy import RuleStrategy
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Identity",
     "NobodyAnswered",
     "RuleStrategy",
+    "TemperedFedStale",
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
     "identity_mod",

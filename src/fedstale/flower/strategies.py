@@ -7,8 +7,36 @@ from typing import Any, Unpack
 
 from .. import rules
 from ..beta import Beta
+from ..theta import Theta
 from .options import Options, in_order
 from .strategy import RuleStrategy
+
+
+class TemperedFedStale(RuleStrategy):
+    """The tempered family: FedStale with less noise, and nothing to choose. The one to begin with.
+
+    Parameters
+    ----------
+    beta, theta, refresh, stand_in
+        Of the rule, `fedstale.TemperedFedStale`; the defaults are those that the figures were measured with.
+    server_lr
+        η_s.
+    *positional, **options
+        See `RuleStrategy`; without names, those of Flower's FedAvg in its order.
+    """
+
+    def __init__(
+        self,
+        *positional: Any,
+        beta: float | str | Beta | Mapping[int, float] | Callable[[int], float] = 1.0,
+        theta: float | str | Theta = "auto",
+        refresh: float = 0.5,
+        stand_in: bool = True,
+        server_lr: float = 1.0,
+        **options: Unpack[Options],
+    ) -> None:
+        rule = rules.TemperedFedStale(beta=beta, theta=theta, refresh=refresh, stand_in=stand_in, server_lr=server_lr)
+        super().__init__(rule, **in_order(positional, options))
 
 
 class FedStale(RuleStrategy):

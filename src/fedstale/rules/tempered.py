@@ -8,9 +8,10 @@ vanishes as the memory gets right, where FedAvg's bias stays, and it has less no
 exactly. A running mean instead of the last update averages the noise of local training away (as DIANA's memories do,
 Mishchenko et al., 2019) and costs no more memory. Weights that are divided by their sum are Hájek's (survey sampling).
 
-Nothing is remembered of a client that comes for the first time, and p_i^(−θ) would make little of it: with 10 of 200
-clients a round, the model would hardly move before everybody has come once. So newcomers stand in for all who have not
-come yet: they count with 1/p_i, as in FedStale, but together not more than those weigh.
+Nothing is remembered of who has not come yet, and a newcomer with p_i^(−θ) would make little of it: with 10 of 200
+clients a round, the model would hardly move before everybody has come once. So others stand in for them: the newcomers
+of a round, with weights α_i/p_i that are scaled to the weight of all who had not come; in a round without newcomers,
+the mean of what is remembered. So where all updates are the same, the global one is the same, too, from the first round on.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class TemperedFedStale(Rule):
     self_normalised
         Whether the weights of those who came are divided by their sum; newcomers are weighted like all others then.
     stand_in
-        Whether newcomers stand in for all who have not come yet, with weights α_i/p_i that are scaled down where their
-        sum is above the weight of those. Without it a newcomer counts with α_i/p_i^θ, as in MIFA for θ = 0.
+        Whether newcomers, or else the mean of what is remembered, stand in for all who have not come yet. Without it a
+        newcomer counts with α_i/p_i^θ, as in MIFA for θ = 0.
     """
 
     beta: BetaLike = 1.0
@@ -96,16 +97,16 @@ class TemperedFedStale(Rule):
         to_theta, of_theta = thetas.make(self.theta), state.inside(own.theta)
         beta, theta = to_beta.value(of_beta, round.index), to_theta.value(of_theta)
         visits = own.visits[round.clients] + 1
-        weights = self._weights(round, theta)
-        if self.stand_in and not self.self_normalised and (visits == 1).any():
-            came = np.flatnonzero(own.visits)
-            absent = 1.0 - float(federation.masses(came).sum()) / federation.total_mass
-            weights = stand_in(weights, round.alpha / round.probabilities, visits == 1, absent)
+        weights, of_all = self._weights(round, theta), beta / federation.total_mass
+        if self.stand_in and not self.self_normalised:
+            came = float(federation.masses(np.flatnonzero(own.visits)).sum())
+            weights, more = stand_in(weights, round, visits == 1, came / federation.total_mass)
+            of_all *= more
         rates = np.maximum(1.0 / visits, self.refresh)
         mix = Mix(
             weights,
             beta * weights,
-            beta / federation.total_mass,
+            of_all,
             federation.masses(round.clients),
             to_beta.statistics,
             None if (rates == 1.0).all() else rates,
@@ -137,18 +138,27 @@ class TemperedFedStale(Rule):
         return result
 
 
-def stand_in(weights: Float, one_over_p: Float, new: NDArray[np.bool_], absent: float) -> Float:
-    """Return the weights of those who came, in which newcomers stand in for all who have not come yet.
+def stand_in(weights: Float, round: CheckedRound, new: NDArray[np.bool_], came: float) -> tuple[Float, float]:
+    """Let others stand in for all who have not come yet.
 
     Parameters
     ----------
-    weights, one_over_p
-        α_i/p_i^θ and α_i/p_i of those who came, shapes (…, |S|).
+    weights
+        α_i/p_i^θ of those who came, shape (|S|,).
+    round
+        The round.
     new
         Who of them came for the first time, shape (|S|,).
-    absent
-        Σ α_i over all clients that had not come before this round.
+    came
+        Σ α_i over all clients that had come before this round.
+
+    Returns
+    -------
+    tuple
+        The weights, in which those of newcomers sum to 1 − came; and how many times β Σ α_i m_i counts.
     """
-    total = one_over_p[..., new].sum(axis=-1, keepdims=True)
-    scale = np.minimum(1.0, np.divide(absent, total, out=np.ones_like(total), where=total > 0))
-    return np.where(new, one_over_p * scale, weights)
+    one_over_p = round.alpha / round.probabilities
+    total = float(one_over_p[new].sum())
+    if total > 0:
+        return np.where(new, one_over_p * ((1.0 - came) / total), weights), 1.0
+    return weights, 1.0 / came if came > 0 else 1.0

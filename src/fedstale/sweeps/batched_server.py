@@ -20,7 +20,6 @@ from ..beta import AutoPerClient, common, shrunk, term_weights, with_terms
 from ..checks import Float
 from ..federation import Ints
 from ..rules import MIFA, FedAvg, FedStale, FedVARP, Rule, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
-from ..rules.tempered import stand_in
 
 _AUTO, _PER_CLIENT = betas.Auto(), betas.AutoPerClient()
 _AUTO_THETA = thetas.AutoTheta()
@@ -38,7 +37,7 @@ class _Weights:
     """of the memory: h_i ← h_i + max(1/visits_i, refresh) (Δ_i − h_i)"""
     remembers: bool = True
     stand_in: bool = False
-    """whether newcomers stand in for all who have not come yet"""
+    """whether others stand in for all who have not come yet"""
     reports: tuple[str, ...] = ()
     """which of "beta" and "theta" are told with the metrics"""
 
@@ -182,14 +181,20 @@ class BatchedServer:
         total = alpha.sum()
         mean = alpha / total if total > 0 else np.zeros(len(alpha))
         fresh = np.where(self._mean[:, None], mean, alpha / p ** self._theta[:, None])
-        new = self._visits[clients] == 0
-        if new.any() and self._stand_in.any():
-            absent = float(self.alpha[self._visits == 0].sum())
-            fresh = np.where(self._stand_in, stand_in(fresh, alpha / p, new, absent), fresh)
         stale = self._beta * self.alpha
+        if self._stand_in.any():
+            fresh, stale = self._with_stand_ins(clients, alpha / p, fresh, stale)
         stale[:, clients] -= self._beta[:, clients] * fresh
         self._report(clients)
         return fresh, stale * self._mask
+
+    def _with_stand_ins(self, clients: Ints, one_over_p: Float, fresh: Float, stale: Float) -> tuple[Float, Float]:
+        """Do what `rules.tempered.stand_in` does."""
+        came, new = float(self.alpha[self._visits > 0].sum()), self._visits[clients] == 0
+        total = one_over_p[:, new].sum(axis=1, keepdims=True)
+        if (total > 0).any():  # in one run or in all: it depends on α alone
+            return np.where(self._stand_in & new, one_over_p * ((1.0 - came) / total), fresh), stale
+        return fresh, np.where(self._stand_in, stale / came, stale) if came > 0 else stale
 
     def _report(self, clients: Ints) -> None:
         beta = self._beta[:, 0].copy()
