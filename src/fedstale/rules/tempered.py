@@ -11,7 +11,7 @@ Mishchenko et al., 2019) and costs no more memory. Weights that are divided by t
 Nothing is remembered of who has not come yet, and a newcomer with p_i^(−θ) would make little of it: with 10 of 200
 clients a round, the model would hardly move before everybody has come once. So others stand in for them: the newcomers
 of a round, with weights α_i/p_i that are scaled to the weight of all who had not come; in a round without newcomers,
-the mean of what is remembered. So where all updates are the same, the global one is the same, too, from the first round on.
+the mean of what is remembered. So where all updates are the same, so is the global one, from the first round on.
 """
 
 from __future__ import annotations
