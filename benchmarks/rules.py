@@ -91,10 +91,10 @@ class Place:
         given: dict[str, Any] = dict(self.setting)
         if method == EVERYBODY:
             given |= {"participation": "two-groups", "p_min": 1.0, "participation_options": {}}
-        return make_settings(
-            task=task, rule=rule, lr=lr, seed=seed, rounds=self.rounds, evaluate_every=max(1, self.rounds // 20),
-            **given, **options, **dict(PLANS[task].settings),
-        )  # fmt: skip
+            given |= {"selection": "all", "selection_options": {}}
+        evaluate_every = max(1, self.rounds // 20)
+        named = {"task": task, "rule": rule, "lr": lr, "seed": seed, "rounds": self.rounds}
+        return make_settings(**dict(PLANS[task].settings) | given | options | named, evaluate_every=evaluate_every)
 
 
 def places(p_mins: tuple[float, ...], swaps: tuple[float, ...], alphas: tuple[float, ...]) -> Iterator[Place]:
@@ -113,6 +113,15 @@ def places(p_mins: tuple[float, ...], swaps: tuple[float, ...], alphas: tuple[fl
         for alpha in alphas:
             parts = (("partition", "dirichlet"), ("partition_options", {"alpha": alpha}))
             yield Place(f"p log-uniform .02 to 1, Dirichlet {alpha:g}", 500, who + parts)
+
+
+def many_clients() -> Iterator[Place]:
+    """200 clients of whom the server asks 10 a round: all of them there, or half of them in a tenth of the rounds."""
+    asked: tuple[tuple[str, Any], ...] = (("selection", "uniform"), ("selection_options", {"m": 10}))
+    data = (("num_clients", 200), ("share", 0.4), ("partition", "dirichlet"), ("partition_options", {"alpha": 0.3}))
+    for p_min, rounds in ((1.0, 200), (0.1, 500)):
+        who = "all there" if p_min == 1.0 else f"half with p {p_min:g}"
+        yield Place(f"10 of 200 asked, {who}, Dirichlet 0.3", rounds, (("p_min", p_min), *data, *asked))
 
 
 def tune(
@@ -274,9 +283,12 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="default: a temporary one")
     parser.add_argument("--out", type=Path, default=Path("rules"), help="folder of the two tables")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--many-clients", action="store_true", help="instead of these cells, 10 of 200 clients a round")
     parser.add_argument("--quick", action="store_true", help="four cells, one seed for choosing and three for judging")
     given = parser.parse_args()
     cells = list(places(given.p_min, given.swaps, given.alphas))
+    if given.many_clients:
+        cells = list(many_clients())
     if given.quick:
         cells = [*places((0.1, 0.05), (0.6, 1.0), ())]
         given.choosing, given.judging = 1, 3
