@@ -13,7 +13,7 @@ from fedstale import report
 from fedstale.analysis import HeatMap
 from fedstale.analysis.verdicts import judged
 from fedstale.paper import claims
-from fedstale.simulation import make_settings
+from fedstale.simulation import Settings, make_settings
 from fedstale.store import Store
 from fedstale.sweeps import results
 
@@ -175,11 +175,12 @@ def test_a_run(tmp_path: Path) -> None:
     accessible(root)
     assert table(root, "Settings that are not")[1:] == [
         ["swap", "0.6", "fraction of two labels to swap in the rare group (σ̂_g²)"],
+        ["rule", "tempered", Settings.model_fields["rule"].description],
         ["rounds", "30", "number of rounds T; default: 10/p_min"],
         ["seed", "4", "random seed: participation, batches, partition, initial model"],
         ["per_client", "yes", "also record the accuracy of every client"],
     ]
-    assert "fedstale run digits-mlp --swap 0.6 --rounds 30 --seed 4 --per-client" in root.text
+    assert "fedstale run digits-mlp --swap 0.6 --rule tempered --rounds 30 --seed 4 --per-client" in root.text
     titles = [one.text for one in root.all("figcaption")]
     assert titles == ["Test accuracy", "Test loss", "β", "Who came"]
     (raster,) = [one for one in root.all("svg") if "Who came" in (one.attributes.get("aria-label") or "")]

@@ -100,7 +100,7 @@ class TemperedFedStale(Rule):
         weights, of_all = self._weights(round, theta), beta / federation.total_mass
         if self.stand_in and not self.self_normalised:
             came = float(federation.masses(np.flatnonzero(own.visits)).sum())
-            weights, more = stand_in(weights, round, visits == 1, came / federation.total_mass)
+            weights, more = _stand_in(weights, round, visits == 1, came / federation.total_mass)
             of_all *= more
         rates = np.maximum(1.0 / visits, self.refresh)
         mix = Mix(
@@ -138,7 +138,7 @@ class TemperedFedStale(Rule):
         return result
 
 
-def stand_in(weights: Float, round: CheckedRound, new: NDArray[np.bool_], came: float) -> tuple[Float, float]:
+def _stand_in(weights: Float, round: CheckedRound, new: NDArray[np.bool_], came: float) -> tuple[Float, float]:
     """Let others stand in for all who have not come yet.
 
     Parameters

@@ -189,7 +189,7 @@ class BatchedServer:
         return fresh, stale * self._mask
 
     def _with_stand_ins(self, clients: Ints, one_over_p: Float, fresh: Float, stale: Float) -> tuple[Float, Float]:
-        """Do what `rules.tempered.stand_in` does."""
+        """Do what `TemperedFedStale.stand_in` does."""
         came, new = float(self.alpha[self._visits > 0].sum()), self._visits[clients] == 0
         total = one_over_p[:, new].sum(axis=1, keepdims=True)
         if (total > 0).any():  # in one run or in all: it depends on α alone
