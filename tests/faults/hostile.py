@@ -202,7 +202,8 @@ class Pair:
 
     def __init__(self, seed: int = 0, **options: Any) -> None:
         quiet: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0, "min_train_nodes": 0, "min_available_nodes": 0}
-        self.one, self.two = (FedStale(**quiet, **options) for _ in range(2))
+        # A reply that answers nothing would leave its node at work for one of the two only.
+        self.one, self.two = (FedStale(**quiet, late_for=0, **options) for _ in range(2))
         self.models = [record(first_model()), record(first_model())]
         self.round, self.old, self.seed = 0, list[Message](), seed
         self.counts: Counter[str] = Counter()

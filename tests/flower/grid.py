@@ -60,6 +60,42 @@ class MemoryGrid(Grid):
         return self.pull_messages(self.push_messages(list(messages)))
 
 
+class SlowGrid(MemoryGrid):
+    """Nodes that take their time, in rounds: one of 1.5 answers in the middle of the round after the one it was asked.
+
+    A round begins when somebody looks who is connected to train, and every node works on its messages one by one.
+    """
+
+    def __init__(self, nodes: dict[int, Node], takes: dict[int, float]) -> None:
+        super().__init__(nodes)
+        self.takes = takes
+        self.now = 0.0
+        self.free_at: dict[int, float] = {}
+        self.ready: dict[str, tuple[float, Message]] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        for message in messages:
+            node = message.metadata.dst_node_id
+            training = message.metadata.message_type == "train"
+            self.free_at[node] = max(self.free_at.get(node, 0.0), self.now) + training * self.takes.get(node, 0.5)
+            if (reply := self.nodes[node](message)) is not None:
+                self.ready[message.metadata.message_id] = (self.free_at[node], reply)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        ids = [i for i in message_ids if i in self.ready and self.ready[i][0] <= self.now]
+        return [self.ready.pop(i)[1] for i in ids]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        messages = list(messages)
+        ids = self.push_messages(messages)
+        if any(message.metadata.message_type == "train" for message in messages):
+            self.now += 1.0
+        return self.pull_messages(ids)
+
+
 def round_of(message: Message) -> int:
     server_round = message.content.config_records["config"]["server-round"]
     assert isinstance(server_round, int)

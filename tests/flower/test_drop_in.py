@@ -105,7 +105,7 @@ def test_who_does_not_answer_when_asked_weighs_more_and_who_is_not_asked_does_no
             return super().__call__(message) if self.asked % 2 else None  # type: ignore[return-value]
 
     nodes: dict[int, Node] = {i: (Half if i % 2 else Trainer)(i) for i in range(20)}
-    strategy = UnbiasedFedAvg(fraction_train=0.3, **QUICK)
+    strategy = UnbiasedFedAvg(fraction_train=0.3, late_for=0, **QUICK)
     strategy.start(MemoryGrid(nodes), record(first_model()), num_rounds=300)
     assert strategy.aggregator is not None
     names = strategy.aggregator.identities
@@ -232,7 +232,7 @@ def test_clients_that_return_a_part_of_the_model() -> None:
 def test_a_round_does_not_wait_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
 
-    def connected(grid: Any, identity: Any, at_least: int, max_wait: float | None) -> list[int]:
+    def connected(grid: Any, identity: Any, at_least: int, max_wait: float | None, *_: Any) -> list[int]:
         waits.append(max_wait)
         time.sleep(min(max_wait or 0.0, 0.05))
         return identity.register_nodes(grid.get_nodes())  # type: ignore[no-any-return]
@@ -246,7 +246,8 @@ def test_a_round_does_not_wait_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_timeout_for_each_round() -> None:
     grid = MemoryGrid(trainers([0, 1]))
     FedStale(**QUICK).start(grid, record(first_model()), num_rounds=3, timeout=lambda t: 10.0 * t)
-    assert [message.metadata.ttl for message in grid.sent] == [10.0, 10.0, 20.0, 20.0, 30.0, 30.0]
+    lives = 1 + FedStale().options["late_for"]
+    assert [message.metadata.ttl for message in grid.sent] == [lives * t for t in (10.0, 10.0, 20.0, 20.0, 30.0, 30.0)]
 
 
 def test_a_metrics_function_sees_replies_as_they_came_and_may_fail() -> None:

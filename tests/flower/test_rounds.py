@@ -79,7 +79,7 @@ def test_who_is_absent_for_whatever_reason_has_a_smaller_probability() -> None:
                 return raise_nan
             return super().__call__(message)
 
-    strategy = UnbiasedFedAvg(**QUICK)
+    strategy = UnbiasedFedAvg(**QUICK, late_for=0)
     grid = MemoryGrid({1: Trainer(0), 2: Failing(1), 3: lambda _: None})
     result = strategy.start(grid, record(first_model()), num_rounds=12)
     assert strategy.aggregator is not None
@@ -131,9 +131,11 @@ def test_the_first_round_waits_for_nodes_and_later_ones_not_for_ever(monkeypatch
 
 
 def test_work_that_nobody_waits_for_expires() -> None:
-    grid = MemoryGrid(trainers([0, 1]))
-    FedStale(fraction_evaluate=0.0).start(grid, record(first_model()), num_rounds=1, timeout=77.0)
-    assert {message.metadata.ttl for message in grid.sent} == {77.0}
+    for late_for in (0, 2):
+        grid = MemoryGrid(trainers([0, 1]))
+        FedStale(late_for=late_for).start(grid, record(first_model()), num_rounds=1, timeout=77.0)
+        ttls = {message.metadata.message_type: message.metadata.ttl for message in grid.sent}
+        assert ttls == {"train": (1 + late_for) * 77.0, "evaluate": 77.0}
 
 
 def test_evaluation_at_the_clients_and_at_the_server() -> None:

@@ -2,7 +2,8 @@
 
     asked = contributed + failed + rejected + silent
 
-Replies that nobody asked for (of another round, a second one, of a stranger) are strays: they are counted beside.
+Replies that nobody asked for (a second one, of a stranger) are strays, and those to messages of an earlier round are
+late: they are counted beside.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Account:
         return cls(round, connected, tuple(sorted(asked)), tuple(sorted(contributed)), tuple(left_out))
 
     def nodes(self, kind: str) -> tuple[int, ...]:
-        """The nodes whose reply was left out in this way: "failed", "bad", "conflict" or "stray"."""
+        """The nodes whose reply was left out in this way: "failed", "bad", "conflict", "stray" or "late"."""
         return tuple(reply.node for reply in self.left_out if reply.kind == kind)
 
     @property
@@ -52,14 +53,14 @@ class Account:
         return sorted(parts) == list(self.asked)
 
     def numbers(self) -> dict[str, int]:
-        """The account in numbers; `left_out` counts the rejected and the stray replies."""
+        """The account in numbers; `left_out` counts the rejected and the stray replies, and late ones of no use."""
         stray = len(self.nodes("stray"))
         return {
             "connected": self.connected,
             "asked": len(self.asked),
             "participants": len(self.contributed),
             "failed": len(self.nodes("failed")),
-            "left_out": len(self.rejected) + stray,
+            "left_out": len(self.rejected) + stray + len(self.nodes("late")),
             "conflicts": len(self.nodes("conflict")),
             "stray": stray,
             "silent": len(self.silent),

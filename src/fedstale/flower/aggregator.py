@@ -7,7 +7,8 @@ and dtypes of the arrays, identities) travels in its notes and arrays (`checkpoi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ from .members import Members
 from .probabilities import Probabilities
 from .refusals import refuse_local_work
 from .replies import ClientReply, LeftOut
-from .round_facts import AppliedRound, RoundSetting
+from .round_facts import AppliedRound, LateUpdate, RoundSetting
 from .sizes import renew_sizes
 
 
@@ -73,6 +74,7 @@ class Aggregator:
         self.client_buffers: dict[int, dict[str, NDArray[Any]]] = {}
         """What each client sent last of the arrays beside the vector: who is away is in their average too."""
         self._rows = np.empty((0, layout.num_params), dtype=layout.dtype)
+        self._part: AbstractSet[str] | None = None
 
     @classmethod
     def start(
@@ -144,7 +146,10 @@ class Aggregator:
         """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step."""
         last = self.state.last_seen
         staleness = (index - last[last >= 0]).astype(np.float64)
-        found = self._admitted(self._read(replies, probabilities), setting.max_clients)
+        rows, sent = self._row_buffers(len(replies)), self.layout.as_sent(self.model)
+        part = self.layout.trained(reply.arrays for reply in replies)
+        self._part = part if replies else self._part
+        found = self._admitted(self._read(replies, probabilities, rows, sent, part), setting.max_clients)
         updates = [item for item in found if isinstance(item, _ClientUpdate)]
         cut = self._register([update.reply for update in updates], probabilities, setting)
         updates.sort(key=lambda update: self.members[update.reply.identity])  # the order of all sums
@@ -156,14 +161,7 @@ class Aggregator:
         )
         refuse_local_work(rule, self.state, clients)
         rule.step(self.state, Round(index, clients, [update.row for update in updates], probabilities=p))
-        if valid and self.layout.buffers:
-            for client, update in zip(clients.tolist(), updates, strict=True):
-                # A view of the reply would keep all of it in memory.
-                copies = {name: np.array(buffer) for name, buffer in update.buffers.items()}
-                self.client_buffers[client] = self.client_buffers.get(client, {}) | copies
-            having = sorted(self.client_buffers)
-            masses = self.state.federation.masses(np.array(having, dtype=np.int64))
-            self.buffers |= self.layout.mean_buffers([self.client_buffers[client] for client in having], masses)
+        self._remember_buffers(updates)
         contributed = set(clients.tolist())
         probabilities.observe(self.state.estimator, clients, [i for i in setting.not_asked if i not in contributed])
         self.members.last_heard[[*clients, *setting.connected]] = index
@@ -171,21 +169,64 @@ class Aggregator:
         self._fade(index, setting.halve_rows_every)
         return AppliedRound(clients, p, valid, left_out, staleness, cut, shortened)
 
-    def _read(self, replies: Sequence[ClientReply], probabilities: Probabilities) -> list[_ClientUpdate | LeftOut]:
-        """Compute each reply's update in a row of its own; what is wrong with an reply leaves it out."""
-        rows = self._row_buffers(len(replies))
-        sent = self.layout.as_sent(self.model)
-        sizes = self.by_sample
-        trained = self.layout.trained(reply.arrays for reply in replies)
+    def put_late(
+        self, rule: Rule, index: int, late: LateUpdate, probabilities: Probabilities, setting: RoundSetting, joined: int
+    ) -> LeftOut | None:
+        """Put an update that came after its round into its client's row; return why not, where it is of no use.
+
+        `joined` clients became known in this round before. A row that is newer stays.
+        """
+        row = np.empty(self.layout.num_params, dtype=self.layout.dtype)
+        part = self._part if self._part is not None else self.layout.trained([late.reply.arrays])
+        read = self._read([late.reply], probabilities, [row], late.sent, part)
+        [found] = self._admitted(read, setting.max_clients)
+        if isinstance(found, LeftOut):
+            return replace(found, kind="late")
+        client = self.members.index(late.reply.identity)
+        if client is not None and self.state.last_seen[client] >= late.round:
+            return LeftOut(late.reply.node, "late", "its client has sent a newer update since", late.reply.identity)
+        self._register([late.reply], probabilities, setting, joined)
+        self._shorten([found], setting.max_norm_ratio)
+        client = self.members[late.reply.identity]
+        who = np.array([client])
+        p = probabilities.values(self.state.estimator, who, [late.reply.identity], setting.asked_share)
+        rule.remember_late(self.state, who, [row], p)
+        self._remember_buffers([found])
+        self.state.last_seen[client] = late.round
+        self.members.last_heard[client] = index
+        return None
+
+    def _remember_buffers(self, updates: Sequence[_ClientUpdate]) -> None:
+        """Keep what clients sent of the arrays beside the vector, and average over everybody's last."""
+        if not updates or not self.layout.buffers:
+            return
+        for update in updates:
+            client = self.members[update.reply.identity]
+            # A view of the reply would keep all of it in memory.
+            copies = {name: np.array(buffer) for name, buffer in update.buffers.items()}
+            self.client_buffers[client] = self.client_buffers.get(client, {}) | copies
+        having = sorted(self.client_buffers)
+        masses = self.state.federation.masses(np.array(having, dtype=np.int64))
+        self.buffers |= self.layout.mean_buffers([self.client_buffers[client] for client in having], masses)
+
+    def _read(
+        self,
+        replies: Sequence[ClientReply],
+        probabilities: Probabilities,
+        rows: Sequence[NDArray[Any]],
+        sent: NDArray[Any],
+        part: AbstractSet[str],
+    ) -> list[_ClientUpdate | LeftOut]:
+        """Compute each reply's Δ_i = sent − w_i in a row of its own; what is wrong with a reply leaves it out."""
 
         def read_reply(i: int) -> _ClientUpdate | LeftOut:
             reply, row = replies[i], rows[i]
             try:
                 if not probabilities.knows(reply.identity):
                     raise BadArrays(f"no probability is known for client {reply.identity}")
-                if sizes and reply.size is None:
+                if self.by_sample and reply.size is None:
                     raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
-                self.layout.check(reply.arrays, trained)
+                self.layout.check(reply.arrays, part)
                 with np.errstate(over="ignore", invalid="ignore"):
                     self.layout.difference(sent, reply.arrays, row)
                 if (reason := fault(row)) is not None:
@@ -222,13 +263,18 @@ class Aggregator:
             self._rows = np.empty((count, self.layout.num_params), dtype=self.layout.dtype)
         return list(self._rows[:count])
 
-    def _register(self, replies: Sequence[ClientReply], probabilities: Probabilities, setting: RoundSetting) -> int:
-        """Give the next indices to who is new, and take note of all sizes; return how many claims were cut."""
+    def _register(
+        self, replies: Sequence[ClientReply], probabilities: Probabilities, setting: RoundSetting, joined: int = 0
+    ) -> int:
+        """Give the next indices to who is new, and take note of all sizes; return how many claims were cut.
+
+        So many had `joined` in this round before, and are not among those that the setting knows.
+        """
         state, members = self.state, self.members
         new = members.add((reply.identity for reply in replies), state.round)
         claims = {members[reply.identity]: float(reply.size or 0.0) if self.by_sample else 1.0 for reply in replies}
         ratio = setting.max_examples_ratio if self.by_sample else None
-        cut = renew_sizes(state, members, claims, len(new), ratio, setting)
+        cut = renew_sizes(state, members, claims, len(new) + joined, ratio, setting)
         rows = state.federation.num_clients
         if state.estimator is not None and state.estimator.num_clients < rows:
             probabilities.grow(state.estimator, rows)

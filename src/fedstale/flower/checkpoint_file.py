@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from ..checks import InvalidInput
 from ..state import State
@@ -24,6 +25,8 @@ _FACTS = "flower"
 _BUFFER, _RETURNED = "buffer/", "returned/"
 """Before the names of its arrays."""
 _CLIENT_BUFFER, _HAVING = "client-buffer/", "client-buffer-of/"
+_SENT = "sent/"
+"""Before the index of a round whose messages are not all answered: the model that was sent in it."""
 _LAST_HEARD = "last_heard"
 _UPDATE_LENGTHS, _BUFFER_LENGTHS = "update_lengths", "buffer_lengths"
 
@@ -39,11 +42,12 @@ def save(
     strategy: Mapping[str, Any],
     pending_log: Mapping[str, Any],
     returned: ArrayRecord | None = None,
+    sent_models: Mapping[int, NDArray[Any]] | None = None,
 ) -> None:
     """Write a checkpoint (see `State.save`), with facts about the strategy and about the last round.
 
     `returned` is the model that the round gave, where a strategy built on this one has changed it since: a loop
-    that goes through the round again changes it again.
+    that goes through the round again changes it again. `sent_models` are those of rounds that some still work on.
     """
     aggregator.returned = returned
     state, layout = aggregator.state, aggregator.layout
@@ -65,9 +69,16 @@ def save(
         if having:
             state.arrays[_CLIENT_BUFFER + slot.name] = np.stack([sent[client][slot.name] for client in having])
             state.arrays[_HAVING + slot.name] = np.array(having, dtype=np.int64)
+    state.arrays |= {f"{_SENT}{round}": model for round, model in (sent_models or {}).items()}
     if returned is not None:
         state.arrays |= {_RETURNED + slot.name: decode(returned[slot.name]) for slot in layout.slots}
     state.save(folder)
+
+
+def sent_models(aggregator: Aggregator) -> dict[int, NDArray[Any]]:
+    """Return the models of rounds that some still worked on when the checkpoint was written, by the round's index."""
+    saved = aggregator.state.arrays
+    return {int(name.removeprefix(_SENT)): saved[name] for name in saved if name.startswith(_SENT)}
 
 
 def load(folder: Path) -> tuple[Aggregator, dict[str, Any], dict[str, Any]]:

@@ -65,5 +65,6 @@ def _erase(strategy: RuleStrategy, client: str | int) -> None:
 def _forget(strategy: RuleStrategy, identities: Sequence[str]) -> list[int]:
     assert strategy.aggregator is not None  # noqa: S101 - callers have one
     for name in identities:
+        strategy.asking.late.forget([node for node, client in strategy.identity.nodes.items() if client == name])
         strategy.identity.forget(name)
     return strategy.aggregator.forget(identities, strategy.probabilities)

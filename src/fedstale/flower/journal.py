@@ -42,14 +42,22 @@ def per_client(aggregator: Aggregator, probabilities: Probabilities) -> dict[str
 
 
 def round_metrics(
-    aggregator: Aggregator, applied: AppliedRound, account: Account, clients: Mapping[str, Float], forgotten: int
+    aggregator: Aggregator,
+    applied: AppliedRound,
+    account: Account,
+    clients: Mapping[str, Float],
+    forgotten: int,
+    late: int,
+    busy: int,
 ) -> dict[str, float]:
-    """Return the numbers of a round."""
+    """Return the numbers of a round; `late` replies came after their round, and `busy` nodes still work on such."""
     known = aggregator.known
     numbers: dict[str, float] = {
         "known": len(known),
         **account.numbers(),
         "forgotten": forgotten,
+        "late": late,
+        "busy": busy,
         "examples_cut": applied.examples_cut,
         "shortened": applied.shortened,
         "staleness_mean": float(applied.staleness.mean()) if applied.staleness.size else 0.0,

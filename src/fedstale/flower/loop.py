@@ -60,8 +60,7 @@ def run_rounds(
 
         def patience(server_round: int) -> float:
             seconds = timeout(server_round) if callable(timeout) else timeout
-            # Work that nobody waits for any more would only delay a node's next round.
-            strategy.ttl = seconds
+            strategy.timeout = seconds
             return seconds
 
         total = aggregator.state.round

@@ -7,7 +7,7 @@ answers is a third thing, and only that counts as participation.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging import INFO, getLogger
 
 import numpy as np
@@ -23,18 +23,32 @@ from .identity import Identity
 _POLL = 1.0
 
 
-def connected(grid: Grid, identity: Identity, at_least: int, max_wait: float | None) -> list[int]:
-    """Return the connected nodes once there are enough of them, or when waiting has taken long enough."""
-    until = None if max_wait is None else time.monotonic() + max_wait
+def connected(
+    grid: Grid,
+    identity: Identity,
+    at_least: int,
+    max_wait: float | None,
+    still_busy: Callable[[list[int]], set[int]] | None = None,
+    longest: float = 0.0,
+) -> list[int]:
+    """Return the connected nodes once enough of them are free, or when waiting has taken long enough.
+
+    Who is busy with older work does not count (`still_busy` tells). Where nobody else is there, a round would do
+    nothing: the first of them is waited for, for `longest` seconds.
+    """
+    began = time.monotonic()
     last_logged = -1
     while True:
         nodes = identity.register_nodes(grid.get_nodes())
-        if len(nodes) >= at_least or (until is not None and time.monotonic() >= until):
+        busy = still_busy(nodes) & set(nodes) if still_busy is not None else set()
+        free, waited = len(nodes) - len(busy), time.monotonic() - began
+        patience = max_wait if max_wait is None or free or not busy else max(max_wait, longest)
+        if free >= max(at_least, bool(busy)) or (patience is not None and waited >= patience):
             return nodes
         if len(nodes) != last_logged:
             last_logged = len(nodes)
-            text = "Waiting for nodes to connect: %d connected (minimum required: %d)."
-            getLogger("flwr").log(INFO, text, last_logged, at_least)
+            text = "Waiting for nodes to connect: %d connected (minimum required: %d), %d of them busy."
+            getLogger("flwr").log(INFO, text, last_logged, at_least, len(busy))
         time.sleep(_POLL)
 
 

@@ -40,6 +40,7 @@ class Options(TypedDict, total=False):
     max_examples_ratio: float | None
     max_norm_ratio: float | None
     halve_rows_every: int | None
+    late_for: int
     proximal_mu: float | None
     memory: str
     identity: str
@@ -73,6 +74,7 @@ _DEFAULTS: Options = {
     "max_examples_ratio": 100.0,
     "max_norm_ratio": 10.0,
     "halve_rows_every": 100,
+    "late_for": 3,
     "proximal_mu": None,
     "memory": "ram",
     "identity": "auto",
@@ -110,7 +112,8 @@ def checked(strategy: str, options: Options) -> Options:
         if name not in _DEFAULTS:
             raise TypeError(f"{strategy}() got an unexpected keyword argument {name!r}")
     settings: Options = {**_DEFAULTS, **options}
-    positive_int("min_available_nodes", settings["min_available_nodes"], 0)
+    for name in ("min_available_nodes", "late_for"):
+        positive_int(name, settings[name], 0)  # type: ignore[literal-required]
     if settings["weights"] not in ("client", "sample"):
         raise fail("weights", settings["weights"], 'must be "client" or "sample"')
     if settings["resume"] not in ("never", "auto"):

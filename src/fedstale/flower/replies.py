@@ -34,12 +34,12 @@ class ClientReply:
 class LeftOut:
     """A reply that does not count.
 
-    It "failed" at the client or on the way, is "bad" in itself, says that it is of another's client ("conflict"), or
-    answers nothing that was asked ("stray").
+    It "failed" at the client or on the way, is "bad" in itself, says that it is of another's client ("conflict"),
+    answers nothing that was asked ("stray"), or came "late" and is of no use.
     """
 
     node: int
-    kind: Literal["failed", "bad", "conflict", "stray"]
+    kind: Literal["failed", "bad", "conflict", "stray", "late"]
     reason: str
     client: str | None = None
 
@@ -92,7 +92,7 @@ def sort_replies(
             left_out.append(LeftOut(node, "stray", "the node has answered already"))
             continue
         nodes.add(node)
-        found = _read(node, reply, identity, arrays_key, size_key)
+        found = read_reply(node, reply, identity, arrays_key, size_key)
         if isinstance(found, ClientReply) and found.identity in accepted:
             first = accepted[found.identity].node
             reason = f"node {first} has answered already as the same client {found.identity}"
@@ -105,7 +105,8 @@ def sort_replies(
     return [accepted[name] for name in sorted(accepted, key=lambda name: (len(name), name))], left_out
 
 
-def _read(node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str) -> ClientReply | LeftOut:
+def read_reply(node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str) -> ClientReply | LeftOut:
+    """Return a node's reply as one that may count, or why it does not."""
     if reply.has_error():
         return LeftOut(node, "failed", f"error {reply.error.code}: {reply.error.reason}")
     if not reply.has_content():

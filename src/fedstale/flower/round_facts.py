@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from ..checks import Float
 from ..federation import Ints
@@ -24,6 +27,15 @@ class AppliedRound:
     """How many claims to have very many examples were cut down."""
     shortened: int
     """How many replies were much longer than usual, and shortened."""
+
+
+@dataclass(frozen=True)
+class LateUpdate:
+    """A late reply that may count: its round's index, and the model that it answers, shape (d,)."""
+
+    reply: ClientReply
+    round: int
+    sent: NDArray[Any]
 
 
 @dataclass(frozen=True)

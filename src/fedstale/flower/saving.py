@@ -123,6 +123,7 @@ class SavedStrategy(FedAvg):
         self.store_run = saved.store_run
         self.identity.claims.update(saved.facts["claims"])
         self.identity.nodes.update({int(node): name for node, name in saved.facts["nodes"].items()})
+        self.asking.late.restore(saved.facts.get("unanswered", ()), checkpoint_file.sent_models(aggregator))
         self.pending_log = pending_log
         self._rounds_resumed = aggregator.state.round
         self._send_saved = True
@@ -189,8 +190,9 @@ class SavedStrategy(FedAvg):
         assert self.checkpoint is not None  # noqa: S101
         changed = self._returned if self._returned is not self._sent_arrays else None
         nodes = {str(node): name for node, name in self.asking.connected_clients().items()}
-        facts = {**self.config_facts(), "claims": self.identity.claims, "nodes": nodes}
-        checkpoint_file.save(self.aggregator, self.checkpoint, facts, self.pending_log, changed)
+        late = self.asking.late
+        facts = {**self.config_facts(), "claims": self.identity.claims, "nodes": nodes, "unanswered": late.describe()}
+        checkpoint_file.save(self.aggregator, self.checkpoint, facts, self.pending_log, changed, late.models)
 
     def _use(self, arrays: ArrayRecord) -> None:
         """Let the next round start from this model."""

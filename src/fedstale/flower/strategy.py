@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -28,12 +30,14 @@ from .journal import per_client, round_metrics, scalars, to_metrics
 from .loop import run_rounds
 from .options import AggregateMetrics, Options, checked
 from .refusals import no_secure_aggregation, refuse_central_privacy
-from .replies import MAX_REASON, ClientReply, LeftOut, SentMessages, sort_replies
-from .round_facts import AppliedRound
+from .replies import MAX_REASON, ClientReply, LeftOut, SentMessages, read_reply, sort_replies
+from .round_facts import AppliedRound, LateUpdate
 from .saving import SavedStrategy
 from .strategy_config import StrategyConfig
 
 _logger = getLogger("flwr")
+_TIMEOUT = 3600.0
+"""Seconds of a round where a loop that is not ours does not say: Flower's default."""
 _LEFT_OUT_KEPT = 10_000
 """How many replies that were left out a strategy can tell of."""
 
@@ -64,6 +68,10 @@ class RuleStrategy(SavedStrategy):
         the other clients sent last, from three others on. None: any length.
     halve_rows_every
         A remembered update that was not renewed for so many rounds is halved, and again after as many. None: never.
+    late_for
+        How long a reply may come after its round, in rounds of the full `timeout`: it is put into the client's row of
+        the memory when it comes, and its node is not asked again before. One model is kept for each round of which
+        replies are missing. 0: late replies are lost, and nodes are asked again at once.
     proximal_mu
         Sent to clients as `proximal-mu` in the config of training messages, as by Flower's FedProx.
     memory
@@ -112,7 +120,8 @@ class RuleStrategy(SavedStrategy):
         """What the last round did, and its numbers."""
         self.account: Account | None = None
         """Who was asked in the last round, and what became of each."""
-        self.ttl: float | None = None
+        self.timeout: float | None = None
+        """Seconds that a round waits for its replies, where that is known."""
         self._sent_messages = SentMessages(0, [])
         self._store_warned = False
 
@@ -180,10 +189,13 @@ class RuleStrategy(SavedStrategy):
         if self._send_saved:  # whatever a loop that went through the earlier rounds again has made of it
             arrays, self._send_saved = self.current_arrays(), False
         self._use(arrays)
-        nodes = self.asking.nodes(grid, self.asking.train, aggregator)
+        nodes = self.asking.nodes(grid, self.asking.train, aggregator, self._timeout)
         self.identity.warn(nodes)
         selected = self.asking.select_for_training(nodes, index, aggregator)
         _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(selected), len(nodes))
+        if self.asking.busy:
+            text = "configure_train: %s nodes work on a message of an earlier round and are not asked"
+            _logger.log(INFO, text, len(self.asking.busy))
         if self.options["proximal_mu"] is not None:
             config["proximal-mu"] = float(self.options["proximal_mu"])
         messages = self._messages(server_round, arrays, config, selected, MessageType.TRAIN)
@@ -205,9 +217,12 @@ class RuleStrategy(SavedStrategy):
             return self._returned, self.history.get("train", index)
         if self.aggregator is None or self._sent_messages.round != server_round:
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
-        key = self.arrayrecord_key
+        key, replies = self.arrayrecord_key, list(replies)
         accepted, left_out = sort_replies(replies, self._sent_messages, self.identity, key, self.weighted_by_key)
         self._refuse_strangers(accepted, left_out)
+        late, unused = self._take_up_late(index)
+        left_out += unused
+        self._note_unanswered(index, replies)
         setting = self.asking.setting(index, self._sent_messages.nodes, self.aggregator, self._rounds_resumed)
         applied = self.aggregator.apply_round(self._bounded, index - 1, accepted, self.probabilities, setting)
         left_out += applied.left_out
@@ -223,7 +238,8 @@ class RuleStrategy(SavedStrategy):
         _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(contributed), len(self.account.asked))
         gone = forget_overdue(self, index)
         clients = per_client(self.aggregator, self.probabilities)
-        numbers = round_metrics(self.aggregator, applied, self.account, clients, len(gone))
+        busy = len(self.asking.late.busy)
+        numbers = round_metrics(self.aggregator, applied, self.account, clients, len(gone), late, busy)
         self.last_round = applied, numbers
         self._sent_messages = SentMessages(0, [])
         self._sent_arrays = self._returned = self.aggregator.arrays()
@@ -244,7 +260,7 @@ class RuleStrategy(SavedStrategy):
             return []
         if index == self._rounds_resumed:
             arrays = self.current_arrays()
-        nodes = self.asking.nodes(grid, self.asking.evaluate, self.aggregator)
+        nodes = self.asking.nodes(grid, self.asking.evaluate, self.aggregator, self._timeout)
         selected = self.asking.select_for_evaluation(nodes, index)
         _logger.log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(selected), len(nodes))
         messages = self._messages(server_round, arrays, config, selected, MessageType.EVALUATE)
@@ -315,6 +331,37 @@ class RuleStrategy(SavedStrategy):
         """
         erase(self, client)
 
+    def _take_up_late(self, index: int) -> tuple[int, list[LeftOut]]:
+        """Put what arrived after its round into the memory; return how many such replies there were, and the bad ones.
+
+        A rule without a memory that could hold them has only their number.
+        """
+        assert self.aggregator is not None  # noqa: S101 - the round was configured
+        late, left_out, before = self.asking.late.take(), list[LeftOut](), len(self.aggregator.members)
+        for unanswered, message, sent in late:
+            reply = read_reply(unanswered.node, message, self.identity, self.arrayrecord_key, self.weighted_by_key)
+            if isinstance(reply, LeftOut):
+                left_out.append(replace(reply, kind="late"))
+                continue
+            if sent is None or not self._bounded.takes_late:
+                continue
+            setting = self.asking.setting(index, self._sent_messages.nodes, self.aggregator, self._rounds_resumed)
+            update, joined = LateUpdate(reply, unanswered.round, sent), len(self.aggregator.members) - before
+            refused = self.aggregator.put_late(self._bounded, index - 1, update, self.probabilities, setting, joined)
+            if refused is None:
+                self.identity.confirm(reply.node, reply.identity)
+            else:
+                left_out.append(refused)
+        return len(late) - len(left_out), left_out
+
+    def _note_unanswered(self, index: int, replies: Sequence[Message]) -> None:
+        """Take note of who has not answered, with the model that was sent."""
+        assert self.aggregator is not None  # noqa: S101 - the round was configured
+        if self.options["late_for"]:
+            keep = self._bounded.takes_late and len(replies) < len(self._sent_messages.nodes)
+            model = np.array(self.aggregator.layout.as_sent(self.aggregator.model)) if keep else None
+            self.asking.late.note(self._sent_messages, replies, index - 1, model)
+
     def _refuse_strangers(self, accepted: Sequence[ClientReply], left_out: Sequence[LeftOut]) -> None:
         """Refuse to go on where nobody can be found again and everything is to be saved."""
         if self.aggregator is None or self.aggregator.identities or accepted or not self.identity.must_last:
@@ -323,6 +370,10 @@ class RuleStrategy(SavedStrategy):
         if nameless:
             what = f"a checkpoint needs clients that are found again, and {len(nameless)} replies name none. {REMEDIES}"
             raise fail("identity", self.identity.mode, what)
+
+    @property
+    def _timeout(self) -> float:
+        return _TIMEOUT if self.timeout is None else self.timeout
 
     def _evaluated_before(self, index: int) -> bool:
         """Whether clients evaluated this round in an earlier process, as far as it came."""
@@ -334,8 +385,10 @@ class RuleStrategy(SavedStrategy):
     ) -> list[Message]:
         config["server-round"] = server_round
         record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        group = str(server_round)
-        return [Message(record, dst_node_id=n, message_type=kind, group_id=group, ttl=self.ttl) for n in nodes]
+        group, ttl = str(server_round), self.timeout
+        if kind == MessageType.TRAIN and self.options["late_for"]:  # longer, until a late reply is of no use either
+            ttl = (1 + self.options["late_for"]) * self._timeout
+        return [Message(record, dst_node_id=n, message_type=kind, group_id=group, ttl=ttl) for n in nodes]
 
     def _aggregate_metrics(self, contents: Sequence[RecordDict], aggregate: AggregateMetrics) -> MetricRecord | None:
         return aggregate_metrics(contents, aggregate, self.weighted_by_key, self.identity)

@@ -7,6 +7,7 @@ A rule is a frozen dataclass of hyper-parameters. All that it remembers is in th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -61,6 +62,8 @@ class Rule(ABC):
     """The name in configs and on the command line."""
     memory: ClassVar[bool] = False
     """Whether the rule keeps one row per client on the server."""
+    takes_late: ClassVar[bool] = False
+    """Whether an update that comes after its round has a place in the memory (`remember_late`)."""
     unbiased: ClassVar[bool] = False
     """Whether E[Δ] = Σ α_i Δ_i whatever the p_i are."""
     upload: ClassVar[int] = 1
@@ -117,6 +120,16 @@ class Rule(ABC):
     def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
         """Vectors of length d that go up and down in the coming round with these participants."""
         return len(clients) * self.upload, len(clients) * self.download
+
+    def remember_late(
+        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
+    ) -> None:
+        """Put updates that came after their round into the memory, between two rounds.
+
+        An unbiased rule stays unbiased: its memory may hold anything that does not depend on who comes next. With the
+        clients' p_i, what β learns from an update in time it learns from these too.
+        """
+        raise fail("rule", self.name, "has no memory that an update could be put into after its round")
 
     @abstractmethod
     def update(self, state: State, round: CheckedRound) -> Float:

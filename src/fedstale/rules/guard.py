@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, fail, number
-from ..federation import CheckedRound
+from ..federation import CheckedRound, Ints
 from ..memory.kernel import squares
 from ..state import State
 from .anchors import Anchored
@@ -100,6 +100,14 @@ class Guarded(WrappedRule):
             state.report["capped"] = float(np.sum(capped > round.given_probabilities))
             round = replace(round, given_probabilities=capped)
         return self.rule.update(state, round)
+
+    def remember_late(
+        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
+    ) -> None:
+        """Bound what is remembered as in a round."""
+        if self.clip_norm is not None:
+            updates = clip(updates, _clip_factors(updates, self.clip_norm))
+        super().remember_late(state, clients, updates, probabilities)
 
 
 def guard(rule: Rule, clip_norm: float | None, max_weight: float | None) -> Rule:

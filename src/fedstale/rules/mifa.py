@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float
-from ..federation import CheckedRound, Federation
+from ..federation import CheckedRound, Federation, Ints
 from ..memory import StaleMemory
 from ..memory.kernel import Mix
 from ..rule_state import MemoryState, RuleState
@@ -47,11 +47,18 @@ class MIFA(Rule):
 
     name: ClassVar[str] = "mifa"
     memory: ClassVar[bool] = True
+    takes_late: ClassVar[bool] = True
     caveat: ClassVar[str] = SAG
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the participants' rows and average all."""
         return refreshed_mean(state.own(MemoryState).stale, state.federation, round, round.updates)
+
+    def remember_late(
+        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
+    ) -> None:
+        """h_i ← Δ_i of an earlier round."""
+        state.own(MemoryState).stale.replace(clients, updates, state.federation.masses(clients))
 
 
 @dataclass(eq=False, kw_only=True)

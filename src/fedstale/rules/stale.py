@@ -6,16 +6,17 @@ FedVARP: Jhunjhunwala et al., UAI 2022.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import beta as betas
 from ..checks import Float, fail
-from ..federation import CheckedRound
+from ..federation import CheckedRound, Ints
 from ..memory.kernel import Mix, Sums
 from ..rule_state import MemoryState, RuleState
 from ..state import State
@@ -54,6 +55,7 @@ class FedStale(Rule):
 
     name: ClassVar[str] = "fedstale"
     memory: ClassVar[bool] = True
+    takes_late: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -105,6 +107,23 @@ class FedStale(Rule):
         state.report["beta"] = float(beta.mean()) if round.size else chooser.value(of_beta, round.index)
         return exchange.sums.mix
 
+    def remember_late(
+        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
+    ) -> None:
+        """h_i ← Δ_i of an earlier round; as a term of β it counts as if such were always seen (1 for its 1/p_i)."""
+        chooser, own, masses = self._chooser, state.own(StaleState), state.federation.masses(clients)
+        of_beta, ones = state.inside(own.beta), np.ones(len(clients))
+        mix = Mix(ones, ones, 0.0, 0.0 * masses if own.per_client else masses, chooser.statistics)
+        exchange = own.stale.prepare_exchange(clients, updates, mix)
+        if not np.isfinite(exchange.sums.mix).all():
+            raise fail("updates", "non-finite numbers", "every update must be finite")
+        if probabilities is not None:
+            alpha = masses / state.federation.total_mass * np.sqrt(probabilities)
+            learn(chooser, of_beta, CheckedRound(state.round, clients, updates, alpha, probabilities), exchange.sums)
+        if own.per_client:
+            exchange.weigh(masses * chooser.of_clients(of_beta, clients))
+        exchange.commit()
+
 
 def learn(chooser: betas.Beta, state: State, round: CheckedRound, sums: Sums) -> None:
     """Let β learn from a round that has something to say; squares of huge numbers may overflow, and then it has not."""
@@ -127,6 +146,7 @@ class FedVARP(Rule):
 
     name: ClassVar[str] = "fedvarp"
     memory: ClassVar[bool] = True
+    takes_late: ClassVar[bool] = True
     caveat: ClassVar[str] = (
         "assumes that all clients participate with the same probability, and is biased otherwise (see u-fedvarp)"
     )
@@ -140,3 +160,9 @@ class FedVARP(Rule):
         refuse_non_finite(round, exchange.sums.mix)
         exchange.commit()
         return exchange.sums.mix
+
+    def remember_late(
+        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
+    ) -> None:
+        """h_i ← Δ_i of an earlier round."""
+        state.own(MemoryState).stale.replace(clients, updates, state.federation.masses(clients))

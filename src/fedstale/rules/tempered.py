@@ -16,8 +16,9 @@ the mean of what is remembered. So where all updates are the same, so is the glo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,7 @@ class TemperedFedStale(Rule):
 
     name: ClassVar[str] = "tempered"
     memory: ClassVar[bool] = True
+    takes_late: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,6 +123,21 @@ class TemperedFedStale(Rule):
         own.visits[round.clients] = visits
         state.report |= {"beta": beta, "theta": theta}
         return prepared.sums.mix
+
+    def remember_late(
+        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
+    ) -> None:
+        """m_i ← m_i + r_i (Δ_i − m_i) with Δ_i of an earlier round: one more visit."""
+        own, ones = state.own(TemperedState), np.ones(len(clients))
+        visits = own.visits[clients] + 1
+        rates = np.maximum(1.0 / visits, self.refresh)
+        masses = state.federation.masses(clients)
+        mix = Mix(ones, ones, 0.0, masses, refresh=None if (rates == 1.0).all() else rates)
+        prepared = own.stale.prepare_exchange(clients, updates, mix)
+        if not np.isfinite(prepared.sums.mix).all():
+            raise fail("updates", "non-finite numbers", "every update must be finite")
+        prepared.commit()
+        own.visits[clients] = visits
 
     def _weights(self, round: CheckedRound, theta: float) -> Float:
         """α_i/p_i^θ, or with the sum 1."""

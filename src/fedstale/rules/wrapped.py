@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from numpy.typing import NDArray
+
+from ..checks import Float
 from ..federation import Ints
 from ..participation import Selection
 from ..rule_state import RuleState
@@ -11,7 +16,7 @@ from ..state import State
 from .averaging import FedAvg
 from .base import Local, Rule
 
-_INHERITED = ("memory", "upload", "download", "client_memory", "caveat")
+_INHERITED = ("memory", "takes_late", "upload", "download", "client_memory", "caveat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,12 @@ class WrappedRule(Rule):
     def second_pass(self, state: State, clients: Ints) -> Local | None:
         """As the rule."""
         return self.rule.second_pass(self.inside(state), clients)
+
+    def remember_late(
+        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
+    ) -> None:
+        """As the rule."""
+        self.rule.remember_late(self.inside(state), clients, updates, probabilities)
 
     def selection(self) -> Selection | None:
         """As the rule."""
