@@ -25,7 +25,7 @@ _logger = getLogger("flwr")
 
 
 @dataclass(frozen=True)
-class Unanswered:
+class _Unanswered:
     """A message that was not answered in its round."""
 
     message: str
@@ -43,9 +43,9 @@ class LateReplies:
     """The unanswered messages of a federation, the models they carried, and the replies that came since."""
 
     def __init__(self) -> None:
-        self._unanswered: dict[str, Unanswered] = {}
+        self._unanswered: dict[str, _Unanswered] = {}
         self._models: dict[int, NDArray[Any]] = {}
-        self._arrived: list[tuple[Unanswered, Message]] = []
+        self._arrived: list[tuple[_Unanswered, Message]] = []
 
     @property
     def busy(self) -> set[int]:
@@ -74,11 +74,11 @@ class LateReplies:
                 self._arrived.append((self._unanswered.pop(found.message), reply))
         return self.busy
 
-    def _give_up(self, item: Unanswered, why: str) -> None:
+    def _give_up(self, item: _Unanswered, why: str) -> None:
         del self._unanswered[item.message]
         _logger.log(INFO, "the reply of node %s for round %d is given up: %s", item.node, item.round + 1, why)
 
-    def take(self) -> list[tuple[Unanswered, Message, NDArray[Any] | None]]:
+    def take(self) -> list[tuple[_Unanswered, Message, NDArray[Any] | None]]:
         """Return what has arrived, with the model that was sent where it is kept; the oldest round first."""
         arrived = sorted(self._arrived, key=lambda pair: (pair[0].round, pair[0].node))
         self._arrived = []
@@ -95,7 +95,7 @@ class LateReplies:
         for message in sent.messages:
             about = message.metadata
             if about.message_id and about.message_id not in answered:
-                self._unanswered[about.message_id] = Unanswered(
+                self._unanswered[about.message_id] = _Unanswered(
                     about.message_id, about.dst_node_id, round, about.created_at + about.ttl, about.run_id
                 )
                 if model is not None:
@@ -125,7 +125,7 @@ class LateReplies:
 
     def restore(self, unanswered: Iterable[Sequence[Any]], models: Mapping[int, NDArray[Any]]) -> None:
         """Take up what was saved."""
-        self._unanswered = {str(item[0]): Unanswered(*item) for item in unanswered}
+        self._unanswered = {str(item[0]): _Unanswered(*item) for item in unanswered}
         self._models = {round: np.array(model) for round, model in models.items()}
         self._drop_models()
 
