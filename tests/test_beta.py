@@ -13,6 +13,7 @@ import fedstale as fs
 from fedstale import beta as betas
 from fedstale import theory
 from fedstale.checks import Float
+from fedstale.rules.stale import StaleState
 from fedstale.tasks.quadratic import Quadratic
 from tests.combinations import combinations
 from tests.enumeration import participation_sets
@@ -245,6 +246,49 @@ def test_theory_with_given_moments_is_the_minimiser_of_the_bound() -> None:
     assert state.report["beta"] == theory.optimal_beta_from_moments(0.2, 3.0, p, drift=0.001)
 
 
+def test_theory_takes_the_moments_of_the_objective() -> None:
+    """What it remembers is what the estimator makes of the round, weighted by N α_i/p_i, with the rounds since."""
+    rng = np.random.default_rng(5)
+    alpha, p = rng.dirichlet(np.ones(N)), np.array([1.0, 0.9, 0.7, 0.4, 0.3, 0.2])
+    rule = fs.FedStale(beta="theory")
+    state = rule.init(fs.Federation(N, D, weights=alpha), memory="ram:float64")
+    estimator, h, last = theory.MomentEstimator(), np.zeros((N, D)), np.full(N, -1)
+    expected = estimator.init()
+    for t, who in enumerate(([0, 1, 2], [0, 3, 5], [1, 2, 3, 5])):
+        updates = rng.normal(size=(len(who), D))
+        rule.combine(state, fs.Round(t, who, updates, probabilities=p[who]))
+        weights = N * alpha[who] / p[who]
+        mean = weights / weights.sum() @ updates
+        seen = theory.Observation(
+            fresh_sq=np.sum(updates**2, axis=1),
+            inner=np.sum(updates * h[who], axis=1),
+            stale_sq=np.sum(h[who] ** 2, axis=1),
+            gap=np.where(last[who] >= 0, t - last[who], 0),
+            mean_sq=float(mean @ mean),
+            weights=weights,
+        )
+        expected = estimator.update(expected, seen)
+        h[who], last[who] = updates, t
+        assert state.own(StaleState).beta.arrays()["moments"] == pytest.approx(expected, rel=1e-12)
+    known = np.where(last >= 0)[0]
+    noise, spread = theory.noise_and_heterogeneity(expected)
+    best = theory.optimal_beta_from_moments(noise, spread, p[known], alpha=state.federation.alpha()[known])
+    rule.combine(state, fs.Round(3, [0], np.ones((1, D)), probabilities=[1.0]))
+    assert state.report["beta"] == pytest.approx(best)
+
+
+def test_own_terms_count_as_soon_as_there_are_any() -> None:
+    inner, norm, count = np.array([0.2, 0.0, 0.9]), np.array([0.4, 0.0, 0.3]), np.array([2.0, 0.0, 6.0])
+    found = betas.shrunk(inner, norm, count, 0.8, 2.0)
+    assert found == pytest.approx([0.5 * 0.5 + 0.5 * 0.8, 0.8, 1.0])  # half and half, the common one, clipped
+    assert betas.shrunk(-inner, norm, count, 0.0, 2.0) == pytest.approx([0.0, 0.0, 0.0])
+
+
+def test_any_beta_has_a_value_for_single_clients() -> None:
+    state = fs.FedStale().init(fs.Federation(N, D))
+    assert betas.make(0.3).of_clients(state, np.array([4, 1])).tolist() == [0.3, 0.3]
+
+
 def test_schedules() -> None:
     for spec in ({0: 1.0, 10: 0.5}, lambda t: 1.0 - t / 20):
         rule = fs.FedStale(beta=spec)
@@ -262,8 +306,17 @@ def test_schedules() -> None:
     [
         (lambda: betas.Auto(forget=0.0), "forget = 0.0"),
         (lambda: betas.Auto(start=2.0), "start = 2.0"),
-        (lambda: betas.AutoPerClient(prior=-1.0), "prior = -1.0"),
-        (lambda: betas.Theory(sigma_g2=1.0), "given together"),
+        (
+            lambda: betas.Theory(sigma_g2=1.0),
+            "^sigma_g2 = 1.0: sigma2_over_K and sigma_g2 are given together or not at all$",
+        ),
+        (lambda: betas.Theory(start=2.0), "^start = 2.0"),
+        (lambda: betas.Theory(drift=-1.0), "^drift = -1.0"),
+        (lambda: betas.AutoPerClient(prior=-1.0), "^prior = -1.0"),
+        (lambda: betas.Constant(1.5), "^beta = 1.5"),
+        (lambda: betas.Schedule({}), r"^beta = \{\}: a schedule needs at least one \{round: beta\}$"),
+        (lambda: betas.Schedule({-1: 0.5}), "^round of a beta schedule = -1"),
+        (lambda: betas.Schedule({4: 1.5}), "^beta of round 4 = 1.5"),
         (lambda: betas.Theory(sigma_g2=-1.0, sigma2_over_K=1.0), r"sigma_g2 = -1.0"),
         (lambda: betas.make(None), "beta = None"),  # type: ignore[arg-type]
     ],
