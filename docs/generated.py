@@ -127,7 +127,8 @@ def registries() -> str:
     """Every name that a setting may have."""
     from fedstale import beta, memory, participation, rules, tasks
     from fedstale.paper.reproduce import WHAT
-    from fedstale.tasks.catalogue import ALIASES, TASKS
+    from fedstale.tasks.catalogue import TASKS
+    from fedstale.tasks.defaults import ALIASES
     from fedstale.tasks.partition import OPTIONS
     from fedstale.tasks.sources import DATA_SETS
     from fedstale.training.registry import ENGINES

@@ -60,9 +60,9 @@ def test_an_estimate_says_which_seeds_diverged() -> None:
 
 
 def test_an_estimate_in_a_heat_map() -> None:
-    assert Estimate(0.01234, 0.0).short() == "1.2"
-    assert Estimate(-0.0001, 0.0).short() == "0.0"
-    assert Estimate(0.01234, 0.0).short(sign=True) == "+1.2"
+    assert Estimate(0.01234, 0.0031).short() == "1.2±0.3"
+    assert Estimate(-0.0001, NAN).short() == "0.0"
+    assert Estimate(0.01234, NAN).short(sign=True) == "+1.2"
     assert Estimate.of([]).short() == "–"
     assert Estimate.of([NAN], [3]).short() == "diverged"
 

@@ -6,6 +6,10 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -18,6 +22,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+WIDE: Any = {"width": 1440, "height": 900}
+PLOT = "document.querySelector('#curve-graph .js-plotly-plot')"
 _LOG = Path("/tmp") / "fedstale-chromium.log"
 
 
@@ -43,6 +49,15 @@ def install() -> str:
             except (OSError, subprocess.SubprocessError) as error:
                 return f"no chromium, and apt-get {step[0]} failed: {error} (see {_LOG})"
     return "" if find() else "no chromium even after apt-get install"
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait for a condition; Playwright's own way needs eval, which the board's policy forbids."""
+    for _ in range(200):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(condition)
 
 
 if __name__ == "__main__":

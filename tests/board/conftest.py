@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from fedstale.board.server import Board
 from fedstale.board.source import Source
 from fedstale.simulation import make_settings
 from fedstale.store import Run, Store
+
+from . import browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
 
 HOSTILE = "<script>window.broken=1</script><b>bold</b>"
 P_MINS, SWAPS, BETAS = (0.5, 0.1), (0.0, 0.6), (0.0, 0.5, 1.0, "auto")
@@ -94,3 +102,74 @@ def source(folder: Path) -> Iterator[Source]:
     opened = Source(folder)
     yield opened
     opened.close()
+
+
+@dataclass
+class Seen:
+    """What the pages did."""
+
+    requests: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Live:
+    """A store that is written while a board shows it."""
+
+    board: Board
+    run: Run
+    rounds: int = 5
+    seen: Seen = field(default_factory=Seen)
+
+    def step(self) -> int:
+        """Write one more round; return how many there are."""
+        record(self.run, self.rounds)
+        self.rounds += 1
+        return self.rounds
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    monkeypatch.setattr("fedstale.board.page._INTERVAL_MS", 500)
+    folder = tmp_path / "store"
+    with Store.open(folder) as store:
+        fill_sweep(store)
+        fill_full(store)
+        run = start_running(store)
+        board = Board(folder, port=0)
+        thread = threading.Thread(target=board.serve)
+        thread.start()
+        yield Live(board, run)
+        board.stop()
+        thread.join(10)
+        run.release()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[BrowserContext]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    reason = browser.install()
+    if reason:
+        pytest.skip(reason)
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch_persistent_context(
+            tmp_path / "profile",
+            executable_path=browser.find(),
+            args=list(browser.FLAGS),
+            viewport=browser.WIDE,
+            color_scheme="light",
+        )
+        opened.set_default_timeout(20_000)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, live: Live) -> Page:
+    opened, seen = context.pages[0], live.seen
+    context.on("request", lambda request: seen.requests.append(request.url))
+    opened.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: seen.console.append(f"error: {error}"))
+    opened.goto(live.board.url)
+    opened.wait_for_selector("#curve-graph .scatterlayer .trace")
+    return opened

@@ -6,108 +6,15 @@ made and every line of its console is looked at. Where no browser can be had it 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import pytest
-
-from fedstale.board.server import Board
-from fedstale.store import Run, Store
-
-from . import browser
-from .conftest import HOSTILE, fill_full, fill_sweep, record, start_running
+from .browser import PLOT, WIDE, until
+from .conftest import HOSTILE, Live
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page
-
-WIDE = {"width": 1440, "height": 900}
-
-
-@dataclass
-class Seen:
-    """What the pages did."""
-
-    requests: list[str] = field(default_factory=list)
-    console: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Live:
-    """A store that is written while a board shows it."""
-
-    board: Board
-    run: Run
-    rounds: int = 5
-    seen: Seen = field(default_factory=Seen)
-
-    def step(self) -> int:
-        """Write one more round; return how many there are."""
-        record(self.run, self.rounds)
-        self.rounds += 1
-        return self.rounds
-
-
-@pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
-    monkeypatch.setattr("fedstale.board.page._INTERVAL_MS", 500)
-    folder = tmp_path / "store"
-    with Store.open(folder) as store:
-        fill_sweep(store)
-        fill_full(store)
-        run = start_running(store)
-        board = Board(folder, port=0)
-        thread = threading.Thread(target=board.serve)
-        thread.start()
-        yield Live(board, run)
-        board.stop()
-        thread.join(10)
-        run.release()
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Iterator[BrowserContext]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    reason = browser.install()
-    if reason:
-        pytest.skip(reason)
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch_persistent_context(
-            tmp_path / "profile",
-            executable_path=browser.find(),
-            args=list(browser.FLAGS),
-            viewport=WIDE,
-            color_scheme="light",
-        )
-        opened.set_default_timeout(20_000)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext, live: Live) -> Page:
-    opened, seen = context.pages[0], live.seen
-    context.on("request", lambda request: seen.requests.append(request.url))
-    opened.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
-    opened.on("pageerror", lambda error: seen.console.append(f"error: {error}"))
-    opened.goto(live.board.url)
-    opened.wait_for_selector("#curve-graph .scatterlayer .trace")
-    return opened
-
-
-PLOT = "document.querySelector('#curve-graph .js-plotly-plot')"
-
-
-def until(page: Page, condition: str) -> None:
-    """Wait for a condition; Playwright's own way needs eval, which the board's policy forbids."""
-    for _ in range(200):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError(condition)
+    from playwright.sync_api import Page
 
 
 def a_running_run_is_shown_and_a_new_round_arrives_without_reload(page: Page, live: Live) -> None:
@@ -255,7 +162,7 @@ def a_narrow_screen_does_not_scroll_sideways(page: Page, live: Live) -> None:
         page.get_by_role("button", name=view, exact=True).click()
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.set_viewport_size(WIDE)  # type: ignore[arg-type]
+    page.set_viewport_size(WIDE)
 
 
 def labels_for_those_who_do_not_see(page: Page, live: Live) -> None:

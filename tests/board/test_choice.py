@@ -17,6 +17,7 @@ from fedstale.board.source import Source
 from fedstale.simulation import make_settings
 from fedstale.store import Store
 from fedstale.sweeps import results
+from fedstale.tasks.defaults import used_rate
 
 from .conftest import BETAS, P_MINS, SWAPS, accuracy
 
@@ -56,9 +57,9 @@ def test_order(source: Source, column: str) -> None:
     if column == "result":
         assert down[0].summary["accuracy"] == max(info.summary["accuracy"] for info in runs)
         assert up[0].summary["accuracy"] == min(info.summary["accuracy"] for info in runs)
-    if column == "lr":  # the run without one is last either way
-        assert up[-1].config["lr"] is down[-1].config["lr"] is None
-        assert up[0].config["lr"] == 0.1
+    if column == "lr":  # the run without one used its task's
+        assert [used_rate(info.config) for info in up] == sorted(used_rate(info.config) or 0 for info in runs)
+        assert None in {info.config["lr"] for info in runs}
         assert down[0].config["lr"] == 1.0
     assert ordered(runs, "", False) == runs
 

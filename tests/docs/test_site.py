@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -207,7 +208,8 @@ def the_search_knows(site: Path, *words: str) -> None:
     """Sphinx's index has the words that people look for; they are stored by their stems."""
     from sphinx.search.en import SearchEnglish
 
-    terms = re.findall(r'"?([\w-]+)"?:', (site / "searchindex.js").read_text(encoding="utf-8").partition("terms:")[2])
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    terms = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))["terms"]
     for word in words:
         assert SearchEnglish({}).stem(word) in terms, word
 

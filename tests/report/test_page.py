@@ -122,10 +122,10 @@ def test_the_heat_map_is_the_papers(swept: Store) -> None:
     for row in rows[1:]:
         for cell, p in zip(row[1:], (0.5, 0.1), strict=True):
             place = (p, float(row[0]))
-            gains = [100 * whole.gain(place, 0.5, end).mean for end in (0.0, 1.0)]
+            gains = [whole.gain(place, 0.5, end).short() for end in (0.0, 1.0)]
             assert whole.best(place) == 0.5
-            assert cell == f"0.5{'*' * whole.starred(place)}Δ₀ {gains[0]:.1f}Δ₁ {gains[1]:.1f}"
-    assert table(root, "β = “auto” minus")[1][1:] == ["+0.0", "+0.0"]
+            assert cell == f"0.5{'*' * whole.starred(place)}Δ₀ {gains[0]}Δ₁ {gains[1]}"
+    assert table(root, "β = “auto” minus")[1][1:] == ["+0.0±0.0", "+0.0±0.0"]
 
 
 def test_the_claims_are_the_papers(swept: Store) -> None:

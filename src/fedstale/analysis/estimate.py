@@ -51,6 +51,11 @@ class Estimate:
             error = float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else float("nan")
         return cls(float(array.mean()), error, count)
 
+    @property
+    def decided(self) -> bool:
+        """Whether it is away from 0 by more than two standard errors; a single seed decides nothing."""
+        return bool(abs(self.mean) > 2 * self.error)
+
     def __format__(self, spec: str) -> str:
         """Mean ± error, each by the given format; or that seeds diverged; or a dash."""
         if np.isnan(self.mean):
@@ -64,10 +69,11 @@ class Estimate:
         return f"{100 * self.mean:+.2f}" + ("" if np.isnan(self.error) else f" ± {100 * self.error:.2f}")
 
     def short(self, *, sign: bool = False) -> str:
-        """In percentage points with one decimal, for a cell of a heat map; "diverged" or a dash where there is none."""
+        """In points with one decimal and the error, for a square of a heat map; "diverged" or a dash without a mean."""
         if np.isnan(self.mean):
             return "diverged" if self.diverged else "–"
-        return f"{round(100 * self.mean, 1) + 0.0:{'+' if sign else ''}.1f}"  # no −0.0
+        error = "" if np.isnan(self.error) else f"±{100 * self.error:.1f}"
+        return f"{round(100 * self.mean, 1) + 0.0:{'+' if sign else ''}.1f}{error}"  # no −0.0
 
     def _instead(self) -> str:
         return diverged_text(self.diverged, self.count + len(self.diverged)) if self.diverged else "–"

@@ -38,7 +38,7 @@ class Gap:
     @property
     def there(self) -> bool:
         """Whether the gap is more than twice its standard error."""
-        return bool(self.size.mean > 2 * self.size.error)
+        return self.size.mean > 0 and self.size.decided
 
     def closed(self, objective: Sequence[float] | Float) -> Estimate:
         """Share that a method with these objectives closes: the ratio of means, its error by leaving out seeds."""

@@ -26,6 +26,8 @@ BEST = "best"
 """What `squares` shows unless a β is named."""
 FULL_COLOUR = 1.0
 """Percentage points at which the colours of a difference end."""
+_PALE = 0.75
+"""The share of white in the colour of a square in which nothing is decided."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Square:
         Of the background; None where there is no number.
     on_dark
         Whether the text must be light.
+    decided
+        Whether the runs decide what stands in it; where they do not, the colour is pale.
     """
 
     text: str
@@ -49,6 +53,7 @@ class Square:
     description: str
     colour: str | None = None
     on_dark: bool = False
+    decided: bool = False
 
 
 class HeatMap:
@@ -149,10 +154,16 @@ class HeatMap:
         best = self.best(point)
         return Estimate.of([]) if best is None else self.gain(point, beta, best)
 
+    def decided(self, point: Point) -> bool:
+        """Whether β_opt is ahead of each end of the range, β = 0 and β = 1, by more than two standard errors."""
+        best = self.best(point)
+        return best is not None and all(self.gain(point, best, end).decided for end in (0.0, 1.0) if end != best)
+
     def squares(self, shown: str = BEST) -> dict[Point, Square]:
         """Prepare what is drawn: β_opt with its gains, or the difference between an adaptive β and the best fixed one.
 
-        A star at β_opt marks a cell in which the best learning rate of some β is at the edge of its grid.
+        A star at β_opt marks a cell in which the best learning rate of some β is at the edge of its grid. Where the
+        runs do not decide what is shown, the square is pale.
         """
         draw = self._optimum if shown == BEST else lambda point: self._difference(point, shown)
         return {point: draw(point) for point in self.cells}
@@ -164,8 +175,8 @@ class HeatMap:
             return Square(text, (), self._describe(point, "no β_opt, β = 0 and β = 1 are not both there"))
         gains = [self.gain(point, best, end).short() for end in (0.0, 1.0)]
         words = self._describe(point, f"β_opt {best:g}, Δ₀ {gains[0]}, Δ₁ {gains[1]} percentage points")
-        notes = f"Δ₀ {gains[0]}", f"Δ₁ {gains[1]}"
-        return Square(f"{best:g}{'*' * self.starred(point)}", notes, words, blend(SEQUENTIAL, best), best > 0.6)
+        text, notes = f"{best:g}{'*' * self.starred(point)}", (f"Δ₀ {gains[0]}", f"Δ₁ {gains[1]}")
+        return _coloured(text, notes, words, blend(SEQUENTIAL, best), on_dark=best > 0.6, decided=self.decided(point))
 
     def _difference(self, point: Point, beta: str) -> Square:
         difference = self.minus_best(point, beta)
@@ -174,7 +185,8 @@ class HeatMap:
         if np.isnan(difference.mean):
             return Square(text, (), words)
         share = float(np.clip(100 * difference.mean / FULL_COLOUR, -1.0, 1.0))
-        return Square(text, (), words, blend(DIVERGING, (share + 1) / 2), abs(share) > 0.7)
+        colour = blend(DIVERGING, (share + 1) / 2)
+        return _coloured(text, (), words, colour, on_dark=abs(share) > 0.7, decided=difference.decided)
 
     def _describe(self, point: Point, finding: str) -> str:
         words = [f"p_avg/p_min {ratio(point[0]):.3g}, swap {point[1]:g}: {finding}"]
@@ -204,6 +216,13 @@ class HeatMap:
                 *(cell.at_edge or "", _short(own.mean), _short(own.error), len(cell.runs)),
                 *(" ".join(map(str, own.diverged)), self.best(point), *map(_short, gains)),
             ]
+
+
+def _coloured(text: str, notes: tuple[str, ...], words: str, colour: str, *, on_dark: bool, decided: bool) -> Square:
+    """A square with a number: in its colour, or pale where nothing is decided."""
+    if decided:
+        return Square(text, notes, words, colour, on_dark, decided)
+    return Square(text, notes, f"{words}; not decided by these seeds", blend((colour, "#ffffff"), _PALE))
 
 
 def ratio(p_min: float) -> float:

@@ -7,8 +7,9 @@ tell apart what shares a colour, so that colour alone never tells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from zlib import crc32
 
 from .methods import EVERYBODY, SAME_AS
@@ -77,10 +78,26 @@ def style(method: str, repetition: int = 0) -> Style:
 
 def styles(methods: Sequence[str]) -> list[Style]:
     """Return a style for each line of a chart, of which several may be of one method."""
-    found: list[Style] = []
-    for method in methods:
-        several = (style(method, repetition) for repetition in range(len(DASHES) * len(COLOURS)))
-        found.append(next((one for one in several if one not in found), style(method)))
+    return [style(method, k) for method, k in zip(methods, repetitions(methods), strict=True)]
+
+
+def repetitions(methods: Sequence[str], kept: Mapping[int, int] = MappingProxyType({})) -> list[int]:
+    """Return which repetition of its method each line is drawn as, so that no two lines look alike.
+
+    Parameters
+    ----------
+    methods
+        The method of each line.
+    kept
+        Repetitions that lines have already, by the place of the line: they keep them, whatever else has come or gone.
+    """
+    most = len(DASHES) * len(COLOURS)
+    taken = {style(methods[at], k) for at, k in kept.items()}
+    found: list[int] = []
+    for at, method in enumerate(methods):
+        free = (k for k in range(most) if style(method, k) not in taken)
+        found.append(kept[at] if at in kept else next(free, 0))
+        taken.add(style(method, found[-1]))
     return found
 
 

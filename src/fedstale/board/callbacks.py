@@ -14,13 +14,18 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
 from ..analysis.heatmap import BEST
+from ..store import RunInfo
 from . import page, parts
-from .choice import LIMIT, chosen_runs, first_choice, with_seeds
+from .choice import LIMIT, all_or_none, chosen_runs, first_choice, looks, with_seeds
 from .curves import group
 from .filters import matching, ordered
 from .heat import HeatMaps
 from .panels import Panel, Panels
 from .source import Source
+
+_KEPT = ("chosen", "looks", "view", "axis", "metric", "smooth", "scale", "settings", "sweep", "map", "shown", "inspect",
+        "order", "page")  # fmt: skip
+"""What the browser keeps in the address, in the order in which `board.sync` is given it."""
 
 
 def register(app: Dash, source: Source, maps: HeatMaps) -> None:
@@ -34,7 +39,8 @@ def register(app: Dash, source: Source, maps: HeatMaps) -> None:
     app.clientside_callback(
         ClientsideFunction("board", "sync"),
         Output("board", "className"),
-        *(Input(name, "data") for name in ("chosen", "view", "axis", "order", "page", "cell")),
+        *(Input(name, "data") for name in _KEPT),
+        Input("filter", "value"),
     )
     for name in page.PANELS:
         app.clientside_callback(
@@ -115,14 +121,19 @@ def _tick(app: Dash, source: Source, maps: HeatMaps) -> None:
 
 def rows(source: Source, text: Any = "", order: Any = None, number: Any = 0) -> tuple[list[Any], str, str]:
     """One page of the table, where in the list it is, and its stamp."""
-    found = matching(source.runs.values(), str(text or ""))
-    order = order if isinstance(order, dict) else {}
-    found = ordered(found, str(order.get("column", "")), bool(order.get("descending")))
+    found = _listed(source, text, order)
     last = max(0, -(-len(found) // page.PAGE) - 1)
     start = page.PAGE * min(max(number if isinstance(number, int) else 0, 0), last)
     shown = found[start : start + page.PAGE]
     where = f"{start + 1:,}–{start + len(shown):,} of {len(found):,} runs" if shown else "no run fits the filter"
     return parts.rows(shown), where, digest(shown, len(found), start)
+
+
+def _listed(source: Source, text: Any, order: Any) -> list[RunInfo]:
+    """The runs that the filter keeps, in order."""
+    found = matching(source.runs.values(), str(text or ""))
+    order = order if isinstance(order, dict) else {}
+    return ordered(found, str(order.get("column", "")), bool(order.get("descending")))
 
 
 def _table(app: Dash, source: Source) -> None:
@@ -138,7 +149,8 @@ def _table(app: Dash, source: Source) -> None:
         State("stamp-rows", "data"),
     )
     def table(_: str, text: Any, order: Any, number: Any, old: str) -> Any:
-        first = ctx.triggered_id == "filter"  # another list begins at its first page
+        # Another list begins at its first page, unless an address names one.
+        first = ctx.triggered_id == "filter" and "page.data" not in ctx.triggered_prop_ids
         shown, where, stamp = rows(source, text, order, 0 if first else number)
         return *((no_update,) * 3 if stamp == old else (shown, where, stamp)), 0 if first else no_update
 
@@ -180,6 +192,7 @@ def _heat(app: Dash, source: Source, maps: HeatMaps) -> None:
             if shown == BEST
             else f"Test accuracy of β = {shown} minus that of the best fixed β, percentage points."
         )
+        note += " ± standard error over seeds; pale where the difference is within two of them: nothing is decided."
         note += f" {partial} cells lack some β that others have." if partial else ""
         note += " A star: the best learning rate of some β is at the edge of its grid." * any(
             map(table.starred, table.cells)
@@ -199,6 +212,17 @@ def _heat(app: Dash, source: Source, maps: HeatMaps) -> None:
         except ValueError:
             return no_update
         return maps.runs_behind(key, (p, swap), sweep or "")[:LIMIT] or no_update
+
+    @app.callback(
+        Output("chosen", "data", allow_duplicate=True),
+        Input("all", "n_clicks"),
+        State("filter", "value"),
+        State("order", "data"),
+        State("chosen", "data"),
+        prevent_initial_call=True,
+    )
+    def choose_all(_: Any, text: Any, order: Any, chosen: Any) -> Any:
+        return all_or_none(source, _listed(source, text, order), chosen)
 
     @app.callback(
         Output("chosen", "data", allow_duplicate=True),
@@ -233,27 +257,37 @@ def _chosen(app: Dash, source: Source, panels: Panels) -> None:
         Input("stamp-chosen", "data"),
         Input("metric", "data"),
         Input("axis", "data"),
+        Input("smooth", "data"),
+        Input("scale", "data"),
+        State("looks", "data"),
     )
-    def curve(chosen: Any, _: str, metric: Any, axis: Any) -> Any:
-        curves = group(chosen_runs(source, chosen))
+    def curve(chosen: Any, _: str, metric: Any, axis: Any, smooth: Any, scale: Any, held: Any) -> Any:
+        curves = group(chosen_runs(source, chosen), looks(held))
         options = panels.metrics(curves)
         metric = metric if metric in options else next(iter(options), "accuracy")
         box = page.select("metric", "y", options or {"accuracy": "Test accuracy"}, metric)
-        return box, *_values(panels.curve(curves, metric, axis if axis in ("bytes", "seconds") else "round"))
+        axis = axis if axis in ("bytes", "seconds") else "round"
+        window = int(smooth) if smooth in map(str, page.WINDOWS) else 1
+        log = {"linear": False, "log": True}.get(str(scale))
+        return box, *_values(panels.curve(curves, metric, axis, window, log=log))
 
     @app.callback(
         Output("legend", "children"),
         Output("chosen-text", "children"),
+        Output("settings-box", "children"),
         *_outputs("beta", "groups"),
         Input("chosen", "data"),
         Input("stamp-chosen", "data"),
+        Input("settings", "data"),
+        State("looks", "data"),
     )
-    def rest(chosen: Any, _: str) -> Any:
+    def rest(chosen: Any, _: str, which: Any, held: Any) -> Any:
         infos = chosen_runs(source, chosen)
-        curves = group(infos)
+        curves = group(infos, looks(held))
         return (
             parts.legend(curves),
             panels.count(infos, curves),
+            parts.settings(curves, every=which == "all" or len(curves) == 1),
             *_values(panels.beta(curves), panels.groups(curves)),
         )
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from ..analysis.palette import COLOURS, DASHES
 from ..store import RunInfo
 from .curves import repeated
 from .source import Source
 
 LIMIT = 400
 """Runs that can be chosen at once."""
+_STYLES = len(DASHES) * len(COLOURS)
+"""Styles of one method."""
 
 
 def first_choice(source: Source) -> list[str]:
@@ -35,3 +39,18 @@ def chosen_runs(source: Source, ids: Any) -> list[RunInfo]:
     """The runs that the page names, without those that are gone."""
     runs = source.runs
     return [runs[id] for id in list(ids or [])[:LIMIT] if isinstance(id, str) and id in runs]
+
+
+def all_or_none(source: Source, found: Sequence[RunInfo], chosen: Any) -> list[str]:
+    """What is chosen with all of the found runs; without them where all of them were."""
+    mine = [info.id for info in chosen_runs(source, chosen)]
+    ids = [info.id for info in found]
+    if set(ids) <= set(mine):
+        return [id for id in mine if id not in set(ids)]
+    return list(dict.fromkeys([*mine, *ids]))[:LIMIT]
+
+
+def looks(given: Any) -> dict[str, int]:
+    """The repetition of its method that each run is drawn as, as the page tells it."""
+    found = given.items() if isinstance(given, dict) else ()
+    return {id: k for id, k in found if isinstance(id, str) and isinstance(k, int) and 0 <= k < _STYLES}

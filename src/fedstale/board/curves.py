@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from .. import configs
-from ..analysis import METHOD_SETTINGS, Style, config_label, diverged_text, method_order, over_seeds, styles
-from ..analysis.palette import SOLID
+from ..analysis import METHOD_SETTINGS, Style, config_label, diverged_text, method_order, over_seeds, style
+from ..analysis.palette import SOLID, repetitions
 from ..checks import Float
-from ..simulation.settings import make_settings
 from ..store import RunInfo
 from ..store.blocks import Series
 from .filters import title
+from .run_settings import differing, full, value
 from .source import Source
 
 MOST = 24
 """Curves that are drawn at once: more cannot be told apart."""
 _POINTS = 600  # of one curve: more than a screen has
-_AXES = {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}
-_DEFAULTS = make_settings().record()
 _SUMMED = {"bytes": ("bytes_up", "bytes_down"), "seconds": ("seconds",)}
 
 
@@ -39,11 +37,14 @@ class RunGroup:
         One per seed.
     style
         The colour of its method, with dashes where another curve has that, too.
+    repetition
+        Of its method, by which the style is found again.
     """
 
     label: str
     runs: tuple[RunInfo, ...]
     style: Style = SOLID
+    repetition: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,12 @@ class PlottedCurve:
     """Why it ends before others: "diverged in round 17 (1 of 3 seeds)"."""
 
 
-def group(infos: Iterable[RunInfo]) -> list[RunGroup]:
-    """Put seeds together and name what remains by its differences; of equal seeds the newest counts."""
+def group(infos: Iterable[RunInfo], looks: Mapping[str, int] = MappingProxyType({})) -> list[RunGroup]:
+    """Put seeds together and name what remains by its differences; of equal seeds the newest counts.
+
+    A curve keeps its style while others come and go: those that were chosen first have the first choice, and `looks`
+    has, by the id of a run, the repetition of its method that it is drawn as.
+    """
     groups: dict[str, dict[Any, RunInfo]] = {}
     for info in infos:
         # A run without a seed is nobody's repetition.
@@ -70,10 +75,15 @@ def group(infos: Iterable[RunInfo]) -> list[RunGroup]:
         if seed not in seeds or seeds[seed].created < info.created:
             seeds[seed] = info
     members = [tuple(seeds[seed] for seed in sorted(seeds, key=repr)) for seeds in groups.values()]
-    members.sort(key=lambda runs: _order(runs[0]))
-    first = [runs[0] for runs in members]
-    looks = styles([_method(info) for info in first])
-    return [RunGroup(*one) for one in zip(_labels(first), members, looks, strict=True)]
+    methods = [_method(runs[0]) for runs in members]
+    held = {at: [looks[info.id] for info in runs if info.id in looks] for at, runs in enumerate(members)}
+    drawn = repetitions(methods, {at: numbers[0] for at, numbers in held.items() if numbers})
+    labels = _labels([runs[0] for runs in members])
+    found = [
+        RunGroup(label, runs, style(method, k), k)
+        for label, runs, method, k in zip(labels, members, methods, drawn, strict=True)
+    ]
+    return sorted(found, key=lambda curve: _order(curve.runs[0]))
 
 
 def repeated(info: RunInfo) -> str | None:
@@ -84,14 +94,11 @@ def repeated(info: RunInfo) -> str | None:
     return json.dumps(rest, sort_keys=True)
 
 
-def full(info: RunInfo) -> dict[str, Any]:
-    """A run's config; what an older version of the simulator did not know is at its default."""
-    simulated = "task" in info.config and "rule" in info.config
-    return {**_DEFAULTS, **info.config} if simulated else info.config
+def line(source: Source, curve: RunGroup, metric: str, axis: str = "round", window: int = 1) -> PlottedCurve | None:
+    """Mean and standard error over the runs that have the metric; None where none has it, or nothing for the axis.
 
-
-def line(source: Source, curve: RunGroup, metric: str, axis: str = "round") -> PlottedCurve | None:
-    """Mean and standard error over the runs that have the metric; None where none has it, or nothing for the axis."""
+    With a `window` each run is smoothed first: a point is the mean of so many recorded ones, up to and with its own.
+    """
     parts: list[tuple[Series, Float]] = []
     ended = [info.diverged_in for info in curve.runs]
     rough = False
@@ -99,7 +106,7 @@ def line(source: Source, curve: RunGroup, metric: str, axis: str = "round") -> P
         found = source.series(info, (metric, *_SUMMED.get(axis, ())))
         if metric not in found:
             continue
-        series = _finite(found[metric])
+        series = _smoothed(_finite(found[metric]), window)
         at = _axis(series, [found[name] for name in _SUMMED.get(axis, ()) if name in found], axis)
         if at is None or not len(series.rounds):
             continue
@@ -133,6 +140,15 @@ def _finite(series: Series) -> Series:
     return series if good.all() else Series(series.rounds[good], series.counts[good], series.values[good])
 
 
+def _smoothed(series: Series, window: int) -> Series:
+    if window < 2 or not len(series.values):
+        return series
+    sums = np.cumsum(np.concatenate([[0.0], series.values]))
+    ends = np.arange(1, len(sums))
+    starts = np.maximum(ends - window, 0)
+    return Series(series.rounds, series.counts, (sums[ends] - sums[starts]) / (ends - starts))
+
+
 def _thinned(whole: PlottedCurve) -> PlottedCurve:
     if len(whole.x) <= _POINTS:
         return whole
@@ -144,21 +160,18 @@ def _labels(infos: Sequence[RunInfo]) -> list[str]:
     if len(infos) == 1:
         return [title(infos[0])]
     every = [full(info) for info in infos]
-    keys = dict.fromkeys(key for config in every for key in config if key not in ("seed", *METHOD_SETTINGS))
-    texts = {key: [_text(config.get(key)) for config in every] for key in keys}
-    varied = [key for key in keys if len(set(texts[key])) > 1]
+    varied = [key for key in differing(every) if key not in ("seed", *METHOD_SETTINGS)]
     methods = [_method(info) for info in infos]
-    labels = [" · ".join([method, *(f"{key} {texts[key][k]}" for key in varied)]) for k, method in enumerate(methods)]
+    labels = [
+        " · ".join([method, *(f"{key} {value(config.get(key))}" for key in varied)])
+        for method, config in zip(methods, every, strict=True)
+    ]
     same = {label for label in labels if labels.count(label) > 1}
     return [f"{label} · {info.id}" if label in same else label for label, info in zip(labels, infos, strict=True)]
 
 
 def _method(info: RunInfo) -> str:
     return config_label(full(info)) or title(info)
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else configs.text(value)
 
 
 def _order(info: RunInfo) -> tuple[Any, ...]:

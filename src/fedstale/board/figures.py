@@ -23,6 +23,17 @@ Figure = dict[str, Any]
 Drawn = tuple[str, Style, PlottedCurve]
 """A line with its label and its style."""
 
+_CLEAR = "rgba(0,0,0,0)"
+BLANK: Figure = {
+    "data": [],
+    "layout": {
+        "paper_bgcolor": _CLEAR,
+        "plot_bgcolor": _CLEAR,
+        "xaxis": {"visible": False},
+        "yaxis": {"visible": False},
+    },
+}
+"""Nothing to see: what a panel has before its first figure, where Plotly would show a white box."""
 _X = {"round": "round", "bytes": "bytes sent both ways", "seconds": "seconds of computing"}
 
 
@@ -31,7 +42,7 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def curves(lines: Sequence[Drawn], metric: str, axis: str) -> Figure:
+def curves(lines: Sequence[Drawn], metric: str, axis: str, *, log: bool = False) -> Figure:
     """Mean and band of every line; each comes with its label and its style."""
     form = ":.2%" if is_share(metric) else ":.4g"
     traces: list[dict[str, Any]] = []
@@ -41,11 +52,11 @@ def curves(lines: Sequence[Drawn], metric: str, axis: str) -> Figure:
         traces += [_band(line, style.colour, shade)] if np.isfinite(line.error).any() else []
         traces.append(_trace(line, label, style, form))
         traces += [_cross(line, label, style.colour)] if line.ending else []
-    figure = _figure(traces, _X[axis], TITLES.get(metric, plain(metric)), f"{metric}-{axis}")
+    figure = _figure(traces, _X[axis], TITLES.get(metric, plain(metric)), f"{metric}-{axis}-{log}")
     if is_share(metric):
-        figure["layout"]["yaxis"] |= _percent([line for _, _, line in lines])
-    if metric == "excess_loss":
-        figure["layout"]["yaxis"] |= {"type": "log", "exponentformat": "power", "dtick": 1}
+        figure["layout"]["yaxis"] |= {"tickformat": ".1~%"} if log else _percent([line for _, _, line in lines])
+    if log:
+        figure["layout"]["yaxis"] |= {"type": "log", "exponentformat": "power"}
     if axis == "bytes":
         figure["layout"]["xaxis"] |= {"tickformat": "~s", "ticksuffix": "B"}
     return figure
@@ -230,8 +241,8 @@ def _figure(traces: list[dict[str, Any]], x: str, y: str, revision: str) -> Figu
             "yaxis": {**axis, "title": _title(y), "showgrid": True},
             "margin": {"l": 62, "r": 14, "t": 10, "b": 44},
             "font": {"family": "system-ui, sans-serif", "size": 12},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
+            "paper_bgcolor": _CLEAR,
+            "plot_bgcolor": _CLEAR,
             "showlegend": False,
             "hovermode": "x unified",
             "hoverlabel": {"namelength": 40},

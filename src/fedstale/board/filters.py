@@ -16,6 +16,8 @@ from .. import configs
 from ..analysis import config_label
 from ..analysis.metrics import main_metric
 from ..store import RunInfo
+from ..tasks.defaults import full_name
+from .run_settings import full
 
 _CONDITION = re.compile(r"^([\w.]+)(!=|>=|<=|=|>|<)(.+)$")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -73,6 +75,7 @@ def _test(word: str) -> Callable[[RunInfo], bool]:
         wanted = word.casefold()
         return lambda info: wanted in _text(info)
     key, sign, value = found.groups()
+    value = full_name(value) if key == "task" else value
     compare, wanted_value = _COMPARE[sign], _number(value)
 
     def test(info: RunInfo) -> bool:
@@ -93,7 +96,7 @@ def _value(info: RunInfo, key: str) -> float | str | None:
         found = info.rounds_done
     else:
         # β is a setting and a metric: the setting is meant.
-        setting = info.config.get(key)
+        setting = full(info).get(key)
         found = info.summary.get(key) if setting is None and info.diverged_in is None else setting
     if isinstance(found, (int, float)) and not isinstance(found, bool):
         return float(found)
@@ -123,7 +126,7 @@ def _cell(info: RunInfo, column: str) -> Any:
         found = result(info)
         # Accuracies among themselves, losses among themselves.
         return None if found is None or math.isnan(found[1]) else (found[0] == "accuracy", found[1])
-    return info.config.get(column)
+    return full(info).get(column)
 
 
 def _sortable(value: Any) -> tuple[Any, ...] | None:

@@ -8,12 +8,15 @@ from typing import Any
 from dash import dcc, html
 
 from ..analysis.heatmap import BEST
+from .figures import BLANK
 from .filters import COLUMNS
 
 _INTERVAL_MS = 2000
 """Between two looks at the store."""
 PAGE = 20
 """Runs of a page of the table."""
+WINDOWS = (3, 5, 10, 25)
+"""Points over which a curve can be smoothed."""
 
 INDEX = """<!DOCTYPE html>
 <html lang="en">
@@ -21,6 +24,7 @@ INDEX = """<!DOCTYPE html>
 {%metas%}
 <meta name="color-scheme" content="light dark">
 <title>{%title%}</title>
+<script src="/assets/theme.js"></script>
 <link rel="icon" type="image/svg+xml" href="/assets/icon.svg">
 {%css%}
 </head>
@@ -43,6 +47,10 @@ _STORES: dict[str, Any] = {
     "view": "runs",
     "metric": "",
     "axis": "round",
+    "smooth": "1",
+    "scale": "auto",
+    "settings": "differ",
+    "looks": {},
     "sweep": "",
     "map": "",
     "shown": BEST,
@@ -51,7 +59,7 @@ _STORES: dict[str, Any] = {
     "page": 0,
     "cell": None,
 }
-"""What was chosen on the page, kept by the browser."""
+"""What was chosen on the page, kept by the browser and in the address (`assets/board.js`)."""
 _STAMPS = ("runs", "chosen", "map", "running", "rows")
 
 _GRAPH = {
@@ -130,7 +138,10 @@ def _chooser(rows: Sequence[Any], where: str) -> Any:
 
 
 def _table(rows: Sequence[Any], where: str) -> list[Any]:
-    heads = [html.Th(html.Span("Show", className="hidden"), scope="col", className="narrow")]
+    every = html.Button(
+        id="all", className="tick", role="checkbox", title="All that the filter keeps", **{"aria-label": "Choose all"}
+    )
+    heads = [html.Th(every, scope="col", className="narrow")]
     heads += [
         html.Th(
             html.Button(text, className="sort", **{"data-sort": key}),
@@ -197,7 +208,15 @@ def _heat() -> list[Any]:
 
 def _chosen() -> Any:
     axis = _segments("axis", "x", {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}, "round")
-    controls = [html.Div(id="metric-box", className="field"), axis]
+    smooth = {"1": "not", **{str(n): f"{n} points" for n in WINDOWS}}
+    scale = {"auto": "as usual", "linear": "linear", "log": "log"}
+    controls = [
+        html.Div(id="metric-box", className="field"),
+        html.Div(select("scale", "y axis", scale, "auto"), className="field"),
+        html.Div(select("smooth", "Smooth", smooth, "1"), className="field"),
+        axis,
+    ]
+    which = _segments("settings", "Settings", {"differ": "Differences", "all": "All"}, "differ")
     return html.Section(
         [
             html.Div(
@@ -210,6 +229,14 @@ def _chosen() -> Any:
                 className="bar",
             ),
             html.Ul(id="legend", className="legend", **{"aria-label": "Curves"}),
+            html.Div([html.H3("Settings"), which], className="bar"),
+            html.Div(
+                id="settings-box",
+                className="scroll settings-box",
+                tabIndex="0",
+                role="region",
+                **{"aria-label": "Settings of the chosen runs"},
+            ),
             panel("curve", controls, tall=True),
             html.Div([panel("beta"), panel("groups")], className="pair"),
             html.Div([html.H2("One run"), html.Div(id="inspect-box", className="field wide")], className="bar one"),
@@ -229,7 +256,7 @@ def panel(name: str, controls: Sequence[Any] = (), *, tall: bool = False) -> Any
             html.Div(
                 [
                     html.Div(
-                        dcc.Graph(id=f"{name}-graph", config=_GRAPH, className="graph", responsive=True),
+                        dcc.Graph(id=f"{name}-graph", figure=BLANK, config=_GRAPH, className="graph", responsive=True),
                         role="img",
                         **{"aria-labelledby": f"{name}-heading {name}-alt"},
                     ),

@@ -27,7 +27,7 @@ _OWN_PANEL = ("beta", "bytes_up", "bytes_down", "seconds")
 class Panel:
     """A figure, a note below it, what is read aloud of it; or the line that stands instead."""
 
-    figure: Figure = field(default_factory=lambda: {"data": [], "layout": {"autosize": True}})
+    figure: Figure = field(default_factory=lambda: figures.BLANK)
     note: str = ""
     spoken: str = ""
     instead: str = ""
@@ -53,10 +53,13 @@ class Panels:
         text = f"{len(infos)} run{'s' * (len(infos) > 1)} in {len(curves)} curve{'s' * (len(curves) > 1)}"
         return text + (f"; the first {MOST} are drawn" if len(curves) > MOST else "")
 
-    def curve(self, curves: Sequence[RunGroup], metric: str, axis: str) -> Panel:
-        """Learning curves."""
+    def curve(
+        self, curves: Sequence[RunGroup], metric: str, axis: str, window: int = 1, *, log: bool | None = None
+    ) -> Panel:
+        """Learning curves; the y axis is linear, that of an excess loss logarithmic, unless `log` says otherwise."""
         name = TITLES.get(metric, metric)
-        lines = self._lines(curves, metric, axis)
+        log = metric == "excess_loss" if log is None else log
+        lines = self._lines(curves, metric, axis, window)
         if not lines:
             if not curves:
                 return Panel(instead=_NOTHING)
@@ -71,10 +74,14 @@ class Panels:
         notes += self._diverged(curves)
         if any(one.rough for _, _, one in lines):
             notes.append(f"Not every round was recorded: {axis} are estimated from those that were.")
-        if is_share(metric) and figures.late([one for _, _, one in lines]):
+        if window > 1:
+            notes.append(f"Smoothed: each point is the mean of the last {window} recorded ones, seed by seed.")
+        if log and any((one.mean <= 0).any() for _, _, one in lines):
+            notes.append("Values that are not positive have no place on a logarithmic axis.")
+        if not log and is_share(metric) and figures.late([one for _, _, one in lines]):
             notes.append("The beginning lies below the frame: double-click shows all.")
         spoken = f"{name} against {axis}. " + self._ends(lines, metric)
-        return Panel(figures.curves(lines, metric, axis), " ".join(notes), spoken)
+        return Panel(figures.curves(lines, metric, axis, log=log), " ".join(notes), spoken)
 
     def beta(self, curves: Sequence[RunGroup]) -> Panel:
         """β over time."""
@@ -137,8 +144,8 @@ class Panels:
         note = f"After round {found.round + 1}: p̂ of each client against {what}; RMS error {error:.3g}."
         return Panel(figures.probabilities(found), note, f"{len(found.clients)} clients. {note}")
 
-    def _lines(self, curves: Sequence[RunGroup], metric: str, axis: str) -> list[Drawn]:
-        found = [(curve.label, curve.style, line(self._source, curve, metric, axis)) for curve in curves[:MOST]]
+    def _lines(self, curves: Sequence[RunGroup], metric: str, axis: str, window: int = 1) -> list[Drawn]:
+        found = [(curve.label, curve.style, line(self._source, curve, metric, axis, window)) for curve in curves[:MOST]]
         return [(label, style, one) for label, style, one in found if one is not None]
 
     def _diverged(self, curves: Sequence[RunGroup]) -> list[str]:

@@ -21,8 +21,11 @@ from ..analysis.metrics import metric_text
 from ..store import RunInfo
 from .curves import RunGroup
 from .filters import result, title
+from .run_settings import differing, full, meaning, unusual, value
 
 Children = list[Any]
+_SETTINGS = 8
+"""Curves whose settings stand side by side."""
 
 
 def number(value: Any) -> str:
@@ -46,15 +49,16 @@ def rows(infos: Sequence[RunInfo]) -> Children:
 def _row(info: RunInfo) -> Any:
     name = title(info)
     # The last four characters are enough for the commands, too.
-    below = " · ".join(part for part in (configs.text(info.config.get("task", "")), info.id[-4:]) if part)
-    whole = "\n".join([name, info.id, *([f"sweep {info.sweep}"] if info.sweep else [])])
+    settings, other = full(info), unusual(info)
+    below = " · ".join(part for part in (configs.text(settings.get("task", "")), other, info.id[-4:]) if part)
+    whole = "\n".join([name, info.id, *([f"sweep {info.sweep}"] if info.sweep else []), *([other] if other else [])])
     done = f"{info.rounds_done}"
     if info.rounds_total not in (None, info.rounds_done):
         done += f"/{info.rounds_total}"
     box = html.Button(
         className="tick", role="checkbox", **{"data-run": info.id, "aria-label": f"Show {name}, {info.id}"}
     )
-    cells = [html.Td(number(info.config.get(key)), className="num") for key in ("p_min", "swap", "lr", "seed")]
+    cells = [html.Td(number(settings.get(key)), className="num") for key in ("p_min", "swap", "lr", "seed")]
     mark = [html.Span(info.status, className=f"status {info.status}", title=info.reason)]
     if info.diverged_in is not None:
         mark.append(html.Span(f"in round {info.diverged_in:,}", className="below"))
@@ -95,7 +99,46 @@ def _entry(curve: RunGroup) -> Any:
             html.Button("×", className="drop", **{"data-drop": ids, "aria-label": f"Take away {curve.label}"}),
         ],
         className="ended" if ended else "",
+        **{"data-look": str(curve.repetition), "data-ids": ids},
     )
+
+
+def settings(curves: Sequence[RunGroup], *, every: bool) -> Children:
+    """The settings of the curves side by side: those in which they differ, or all."""
+    shown = curves[:_SETTINGS]
+    records = [_settings(curve) for curve in shown]
+    apart = differing(records)
+    names = list(dict.fromkeys(name for record in records for name in record)) if every else apart
+    if not names:
+        why = "Choose runs to see their settings." if not curves else "One curve: nothing differs."
+        why = why if len(curves) < 2 else "The chosen runs differ in nothing that is a setting."
+        return [html.P(why, className="muted")]
+    head = [html.Th("setting", scope="col")]
+    head += [
+        html.Th([html.Span(className="swatch", style={"background": _stroke(one.style)}), one.label], scope="col")
+        for one in shown
+    ]
+    body = [
+        html.Tr(
+            [
+                html.Th(name, scope="row", title=meaning(name)),
+                *(html.Td(value(record.get(name)), className="num") for record in records),
+            ],
+            className="apart" if name in apart and every and len(shown) > 1 else "",
+        )
+        for name in names
+    ]
+    caption = html.Caption("Settings of the chosen runs, one column for each curve", className="hidden")
+    made: Children = [html.Table([caption, html.Thead(html.Tr(head)), html.Tbody(body)], className="settings")]
+    if len(curves) > len(shown):
+        made.append(html.P(f"The first {len(shown)} of {len(curves)} curves.", className="note"))
+    return made
+
+
+def _settings(curve: RunGroup) -> dict[str, Any]:
+    """The settings of a curve: those of its first run, with all of its seeds."""
+    seeds = [info.config["seed"] for info in curve.runs if "seed" in info.config]
+    return {**full(curve.runs[0]), **({"seed": ", ".join(map(str, seeds))} if seeds else {})}
 
 
 def _stroke(style: Style) -> str:
@@ -191,4 +234,5 @@ def _cell(point: Point, square: Square) -> Any:
     }
     marks = {"data-cell": f"{point[0]!r} {point[1]!r}", "aria-label": square.description}
     lines = [html.B(square.text), *map(html.Span, square.notes)]
-    return html.Button(lines, style=look, title=square.description, tabIndex="-1", **marks)
+    pale = "" if square.decided or not square.colour else "pale"
+    return html.Button(lines, style=look, title=square.description, tabIndex="-1", className=pale, **marks)

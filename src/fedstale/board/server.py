@@ -37,6 +37,7 @@ def make_app(source: Source, hosts: Hosts) -> Dash:
         update_title="",
         index_string=page.INDEX,
         assets_folder=str(Path(__file__).parent / "assets"),
+        assets_ignore="theme",  # the page loads it first: dark from the beginning
         serve_locally=True,
         compress=False,
         add_log_handler=False,

@@ -13,6 +13,7 @@ from .. import participation as who
 from ..checks import InvalidInput, fail, unknown
 from ..federation import Federation
 from ..state import State
+from ..tasks.defaults import ALIASES, RATES
 from ..tasks.quadratic import Quadratic
 from .history import Record
 from .loop import Callback, Simulation, Trainer
@@ -69,7 +70,6 @@ def make_task(settings: Settings, participation: who.Participation, *, progress:
             else Quadratic.random(settings.num_clients, 10, settings.seed)
         )
     from .. import tasks
-    from ..tasks.catalogue import ALIASES
 
     known = ["quadratic", *tasks.names(), *ALIASES]
     if settings.task not in known:
@@ -111,7 +111,7 @@ def make_local_training(settings: Settings, task: Task) -> training.LocalTrainin
 def _make_trainer(settings: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
     """Make local training on the task."""
     if isinstance(task, Quadratic):
-        return QuadraticTrainer(task, settings.lr or 0.003, settings.local_steps or 5, seed=settings.seed)
+        return QuadraticTrainer(task, settings.lr or RATES["quadratic"], settings.local_steps or 5, seed=settings.seed)
     if settings.keep_freed_memory and settings.device.startswith("cpu"):
         training.keep_freed_memory()
     made = training.make(

@@ -14,6 +14,7 @@ from ..configs import Config
 from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
 from ..simulation.settings import Settings, make_settings
+from ..tasks.defaults import full_name
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ class Batch:
 
 @cache
 def _by_name(task: str) -> SharedBatchPerceptron | None:
-    from ..tasks.catalogue import ALIASES, TASKS
+    from ..tasks.catalogue import TASKS
     from .perceptron import SharedBatchPerceptron
 
-    recipe = TASKS.get(ALIASES.get(task, task))
+    recipe = TASKS.get(full_name(task))
     return None if recipe is None else SharedBatchPerceptron.of(recipe.model())
 
 

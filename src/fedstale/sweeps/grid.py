@@ -24,6 +24,7 @@ from typing import Any
 from ..checks import InvalidInput, fail, unknown
 from ..configs import Config, text
 from ..simulation.settings import Settings, make_settings, read_toml
+from ..tasks.defaults import full_name
 
 _CASES = "cases"
 _TASK_GRID = "grid"
@@ -91,11 +92,11 @@ class Grid:
 def lr_grid(task: Config) -> tuple[float, ...]:
     """Return the learning rates a task is tuned on."""
     from ..checks import choose
-    from ..tasks.catalogue import ALIASES, TASKS
+    from ..tasks.catalogue import TASKS
 
     if not isinstance(task, str):
         raise fail("lr", _TASK_GRID, f"needs a named task, not {text(task)}")
-    return choose("task", ALIASES.get(task, task), TASKS).lr_grid
+    return choose("task", full_name(task), TASKS).lr_grid
 
 
 def from_file(path: Path) -> Grid:

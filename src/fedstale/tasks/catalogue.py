@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from ..checks import choose, client_count, fail, fraction, number
 from . import data, models
+from .defaults import ALIASES, RATES
 from .label_swap import group_array, share_swapped, swap_labels
 from .partition import Ints, check_options, split
 from .task import ClientData, Task
@@ -59,19 +60,13 @@ _CIFAR10 = partial(
 )
 
 TASKS: dict[str, _Recipe] = {
-    "digits-mlp": _DIGITS(partial(models.mlp, 64), default_lr=0.1, lr_grid=_DIGITS_GRID),
-    "digits-cnn": _DIGITS(models.digits_cnn, default_lr=0.1, lr_grid=_DIGITS_GRID),
-    "mnist-logistic": _MNIST(partial(models.logistic, 784), default_lr=0.1, lr_grid=_MNIST_GRID),
-    "mnist-mlp": _MNIST(partial(models.mlp, 784), default_lr=0.1, lr_grid=_MNIST_GRID),
-    "mnist-cnn": _MNIST(models.mnist_cnn, default_lr=1e-2, lr_grid=_PAPER_GRID),
-    "fashion-mnist-cnn": _FASHION(models.mnist_cnn, default_lr=1e-2, lr_grid=_PAPER_GRID),
-    "cifar10-cnn": _CIFAR10(models.cifar_cnn, default_lr=1e-2, lr_grid=_PAPER_GRID),
-}
-ALIASES = {
-    "digits": "digits-mlp",
-    "mnist": "mnist-cnn",
-    "fashion-mnist": "fashion-mnist-cnn",
-    "cifar10": "cifar10-cnn",
+    "digits-mlp": _DIGITS(partial(models.mlp, 64), default_lr=RATES["digits-mlp"], lr_grid=_DIGITS_GRID),
+    "digits-cnn": _DIGITS(models.digits_cnn, default_lr=RATES["digits-cnn"], lr_grid=_DIGITS_GRID),
+    "mnist-logistic": _MNIST(partial(models.logistic, 784), default_lr=RATES["mnist-logistic"], lr_grid=_MNIST_GRID),
+    "mnist-mlp": _MNIST(partial(models.mlp, 784), default_lr=RATES["mnist-mlp"], lr_grid=_MNIST_GRID),
+    "mnist-cnn": _MNIST(models.mnist_cnn, default_lr=RATES["mnist-cnn"], lr_grid=_PAPER_GRID),
+    "fashion-mnist-cnn": _FASHION(models.mnist_cnn, default_lr=RATES["fashion-mnist-cnn"], lr_grid=_PAPER_GRID),
+    "cifar10-cnn": _CIFAR10(models.cifar_cnn, default_lr=RATES["cifar10-cnn"], lr_grid=_PAPER_GRID),
 }
 
 

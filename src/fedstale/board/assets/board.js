@@ -3,7 +3,11 @@
 (function () {
   "use strict";
 
-  const state = {chosen: [], order: {}, page: 0, cell: null};
+  const DEFAULTS = {
+    view: "runs", axis: "round", metric: "", smooth: "1", scale: "auto", settings: "differ",
+    sweep: "", map: "", shown: "best", inspect: "",
+  };
+  const state = {...DEFAULTS, chosen: [], looks: {}, order: {}, page: 0, cell: null, filter: ""};
   const set = (id, data) => window.dash_clientside.set_props(id, {data});
 
   // Marks
@@ -19,6 +23,10 @@
       mark(box, "aria-checked", String(on));
       box.closest("tr").classList.toggle("picked", on);
     });
+    const all = document.getElementById("all");
+    const boxes = document.querySelectorAll("[data-run]").length;
+    const on = document.querySelectorAll("tr.picked").length;
+    if (all) mark(all, "aria-checked", !on ? "false" : on === boxes ? "true" : "mixed");
     document.querySelectorAll("[data-column]").forEach((head) => {
       const mine = state.order.column === head.dataset.column;
       mark(head, "aria-sort", mine ? (state.order.descending ? "descending" : "ascending") : "none");
@@ -64,6 +72,71 @@
     if (filter) filter.setAttribute("aria-describedby", "filter-help");
   }
 
+  // The address: what was chosen is in it, so that it can be shared, kept and gone back to.
+
+  let first = null; // what the page chose by itself
+  let touched = false; // an address is written once somebody did something
+  let quiet = false; // while an address is being followed, none is written
+  let written = 0;
+
+  function address() {
+    const query = new URLSearchParams();
+    const look = (id) => (state.looks[id] ? `${id}~${state.looks[id]}` : id);
+    query.set("runs", state.chosen.map(look).join(","));
+    for (const [name, value] of Object.entries(DEFAULTS)) {
+      const heat = ["sweep", "map", "shown"].includes(name);
+      if (state[name] !== value && (!heat || state.view === "sweep")) query.set(name, state[name]);
+    }
+    if (state.filter) query.set("filter", state.filter);
+    if (state.order.column) query.set("sort", (state.order.descending ? "-" : "") + state.order.column);
+    if (state.page) query.set("page", state.page + 1);
+    if (state.cell && state.view === "sweep") query.set("cell", state.cell);
+    return "?" + query.toString().replaceAll("%2C", ",").replaceAll("%7E", "~");
+  }
+
+  function remember() {
+    if (!touched || quiet || address() === location.search) return;
+    // What follows at once from a click, such as the runs of a cell, is one step with it; so is a word being typed.
+    const same = Date.now() - written < 800;
+    history[same ? "replaceState" : "pushState"](null, "", address());
+    written = Date.now();
+  }
+
+  function follow() {
+    const query = new URLSearchParams(location.search);
+    const wanted = {};
+    for (const [name, value] of Object.entries(DEFAULTS)) wanted[name] = query.get(name) ?? value;
+    const runs = query.has("runs") ? query.get("runs").split(",").filter(Boolean) : first;
+    wanted.looks = {};
+    wanted.chosen = runs.map((entry) => {
+      const [id, look] = entry.split("~");
+      if (look) wanted.looks[id] = Number(look);
+      return id;
+    });
+    const sort = query.get("sort") ?? "";
+    wanted.order = {column: sort.replace(/^-/, ""), descending: sort.startsWith("-")};
+    wanted.page = Math.max(0, (Number.parseInt(query.get("page"), 10) || 1) - 1);
+    state.cell = query.get("cell");
+    const filter = query.get("filter") ?? "";
+    quiet = true;
+    // Looks before runs: the runs are drawn with them.
+    for (const name of ["looks", ...Object.keys(wanted).filter((other) => other !== "looks")]) {
+      if (JSON.stringify(wanted[name]) !== JSON.stringify(state[name])) set(name, (state[name] = wanted[name]));
+    }
+    if (filter !== state.filter) window.dash_clientside.set_props("filter", {value: (state.filter = filter)});
+    document.querySelectorAll("select[data-store]").forEach((list) => {
+      if (list.id === "scale-select" || list.id === "smooth-select") mark(list, "data-chosen", state[list.dataset.store]);
+    });
+    later();
+  }
+
+  window.addEventListener("popstate", () => {
+    if (first) follow();
+  });
+  for (const kind of ["click", "change", "input", "keydown"]) {
+    document.addEventListener(kind, () => ((touched = true), (quiet = false)), true);
+  }
+
   // Dash writes what people zoom to into the figure, as if the server had sent it; a new figure would undo it. So the
   // ranges that differ from those that were sent are carried over.
   const sent = {};
@@ -71,9 +144,16 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     board: {
       sync: function (...values) {
-        const names = ["chosen", "view", "axis", "order", "page", "cell"];
+        const names = ["chosen", "looks", "view", "axis", "metric", "smooth", "scale", "settings", "sweep", "map", "shown",
+          "inspect", "order", "page"];
         names.forEach((name, k) => (state[name] = values[k] ?? state[name]));
+        state.filter = values[names.length] ?? "";
         watch();
+        if (first === null) {
+          first = [...state.chosen];
+          if (location.search) follow();
+        }
+        remember();
         later();
         return window.dash_clientside.no_update;
       },
@@ -95,24 +175,13 @@
     },
   });
 
-  // Colours
+  // The button for the colours; theme.js has chosen them before anything was drawn.
 
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const wanted = () => {
-    try {
-      return localStorage.getItem("fedstale-theme");
-    } catch {
-      return null;
-    }
-  };
-  function colours() {
-    const on = wanted() ? wanted() === "dark" : dark.matches;
-    document.documentElement.dataset.theme = on ? "dark" : "light";
+  const colours = () => {
     const button = document.getElementById("theme");
-    if (button) mark(button, "aria-pressed", String(on));
-  }
-  dark.addEventListener("change", colours);
-  colours();
+    if (button) mark(button, "aria-pressed", String(document.documentElement.dataset.theme === "dark"));
+  };
+  document.documentElement.addEventListener("themed", colours);
   new MutationObserver((_, observer) => {
     if (document.getElementById("theme")) {
       observer.disconnect();
@@ -122,7 +191,16 @@
 
   // Clicks and keys
 
+  // When curves go, the others keep the look that they have: the list of curves knows it.
   function choose(ids) {
+    const left = new Set(ids);
+    if (state.chosen.some((id) => !left.has(id))) {
+      const looks = {};
+      document.querySelectorAll("#legend [data-look]").forEach((curve) => {
+        for (const id of curve.dataset.ids.split(" ")) if (left.has(id)) looks[id] = Number(curve.dataset.look);
+      });
+      set("looks", (state.looks = looks));
+    }
     state.chosen = ids;
     set("chosen", ids);
     later();
@@ -160,16 +238,8 @@
       set(found.dataset.store, found.dataset.value);
       later();
     } else if (hit("#clear")) choose([]);
-    else if (hit("#theme")) {
-      const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-      try {
-        localStorage.setItem("fedstale-theme", next);
-      } catch {
-        /* without storage the choice lasts as long as the page */
-      }
-      document.documentElement.dataset.theme = next;
-      mark(document.getElementById("theme"), "aria-pressed", String(next === "dark"));
-    } else if ((found = hit("[data-row]")) && !String(window.getSelection())) toggle(found.dataset.row);
+    else if (hit("#theme")) window.fedstaleTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+    else if ((found = hit("[data-row]")) && !String(window.getSelection())) toggle(found.dataset.row);
   });
 
   document.addEventListener("change", (event) => {
