@@ -71,3 +71,30 @@ def _measured(at: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.int64], Floa
     rounds, metric = np.asarray(at, dtype=np.int64), np.asarray(values, dtype=np.float64)
     good = ~np.isnan(metric)
     return rounds[good], metric[good]
+
+
+def late_range(lines: Iterable[tuple[Float, Float, Float]]) -> tuple[float, float] | None:
+    """Return the range of y after the first tenth of the axis, where a steep beginning would flatten the rest.
+
+    Parameters
+    ----------
+    lines
+        x, mean and error of each; an error may be NaN.
+
+    Returns
+    -------
+    The range with a margin, or None where the beginning does not stand in the way.
+    """
+    drawn = [line for line in lines if len(line[0])]
+    end = max((float(x[-1]) for x, _, _ in drawn), default=0.0)
+    low, high, start = np.inf, -np.inf, np.inf
+    for x, mean, error in drawn:
+        band = np.nan_to_num(error)
+        after = x > 0.1 * end
+        start = min(start, float(mean[0]))
+        if after.any():
+            low = min(low, float(np.nanmin((mean - band)[after])))
+            high = max(high, float(np.nanmax((mean + band)[after])))
+    if not np.isfinite(low) or low - start < high - low:
+        return None
+    return low - 0.06 * (high - low) - 0.005, high + 0.06 * (high - low) + 0.005

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis import Raster, Style
+from ..analysis.curve import late_range
 from ..analysis.metrics import TITLES, group_name, is_share
 from ..analysis.palette import BROWN, DASHES, GREEN, GREY, INDIGO, SKY
 from ..checks import Float
@@ -69,18 +70,7 @@ def _percent(lines: Sequence[PlottedCurve]) -> dict[str, Any]:
 
 def late(lines: Sequence[PlottedCurve]) -> tuple[float, float] | None:
     """The range of what comes after the first tenth of the axis, where the steep beginning would flatten it."""
-    end = max(float(line.x[-1]) for line in lines)
-    low, high, start = np.inf, -np.inf, np.inf
-    for line in lines:
-        band = np.nan_to_num(line.error)
-        after = line.x > 0.1 * end
-        start = min(start, float(line.mean[0]))
-        if after.any():
-            low = min(low, float((line.mean - band)[after].min()))
-            high = max(high, float((line.mean + band)[after].max()))
-    if not np.isfinite(low) or low - start < high - low:
-        return None
-    return low - 0.06 * (high - low) - 0.005, high + 0.06 * (high - low) + 0.005
+    return late_range((line.x, line.mean, line.error) for line in lines)
 
 
 def betas(lines: Sequence[Drawn]) -> Figure:

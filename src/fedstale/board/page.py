@@ -209,7 +209,7 @@ def _heat() -> list[Any]:
 def _chosen() -> Any:
     axis = _segments("axis", "x", {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}, "round")
     smooth = {"1": "not", **{str(n): f"{n} points" for n in WINDOWS}}
-    scale = {"auto": "as usual", "linear": "linear", "log": "log"}
+    scale = {"auto": "auto", "linear": "linear", "log": "log"}
     controls = [
         html.Div(id="metric-box", className="field"),
         html.Div(select("scale", "y axis", scale, "auto"), className="field"),

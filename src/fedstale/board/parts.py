@@ -50,7 +50,7 @@ def _row(info: RunInfo) -> Any:
     name = title(info)
     # The last four characters are enough for the commands, too.
     settings, other = full(info), unusual(info)
-    below = " · ".join(part for part in (configs.text(settings.get("task", "")), other, info.id[-4:]) if part)
+    below = " · ".join(part for part in (configs.text(settings.get("task", "")), info.id[-4:], other) if part)
     whole = "\n".join([name, info.id, *([f"sweep {info.sweep}"] if info.sweep else []), *([other] if other else [])])
     done = f"{info.rounds_done}"
     if info.rounds_total not in (None, info.rounds_done):

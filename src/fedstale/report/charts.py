@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..analysis import Style, raster
 from ..analysis.attendance import visits
+from ..analysis.curve import late_range
 from ..analysis.palette import INDIGO, SOLID
 from ..checks import Float
 from ..federation import Ints
@@ -89,12 +90,16 @@ def line_chart(
     thin = [_thin(line) for line in lines]
     thin = [line for line in thin if len(line.x)]
     bands = [line.y + sign * np.nan_to_num(_error(line)) for line in thin for sign in (-1, 1)]
-    low, high = limits or span(bands, log=log, least=0.02 if percent else 0.0)
+    framed = late_range((line.x, line.y, _error(line)) for line in thin) if percent else None
+    low, high = limits or framed or span(bands, log=log, least=0.02 if percent else 0.0)
     y = Scale(low, high, _HEIGHT - _BOTTOM, _TOP, log)
     x = Scale(*span([line.x for line in thin], whole=True), _LEFT, _WIDTH - _RIGHT)
     parts = [*_grid(x, y, x_label, y_label, percent=percent)]
-    for line in thin:
-        parts += _draw(line, x, y, percent=percent)
+    inside = [part for line in thin for part in _draw(line, x, y, percent=percent)]
+    # A drawing in the drawing cuts off what lies outside the frame; the ends of lines may stand over its right edge.
+    width, height = _WIDTH - _LEFT - 4, _HEIGHT - _TOP - _BOTTOM + 2
+    box = {"x": _LEFT, "y": _TOP - 1, "width": width, "height": height, "aria_hidden": "true"}
+    parts.append(tag("svg", inside, viewBox=f"{_LEFT} {_TOP - 1} {width} {height}", **box))
     ends = f"{x_label} {x.low:,.0f} to {x.high:,.0f}" if thin else "no finite number was recorded"
     description = f"{title}, {ends}. " + "; ".join(_describe(line, percent=percent) for line in thin)
     return figure(title, parts, description, legend_of(lines) if legend else None)

@@ -91,8 +91,8 @@ def heat_maps(study: Study) -> list[Markup]:
 
 _GAINS = (
     "Δ₀ and Δ₁: its gain over β = 0 (FedAvg) and over β = 1 (FedVARP) in percentage points. "
-    "Small gains are within the noise: the comparison below has the standard errors. A star: the best learning rate of "
-    "some β is at the edge of its grid. Under each p_min: p_avg/p_min."
+    "± standard error over seeds; pale where β_opt is not ahead of both by two of them: nothing is decided. "
+    "A star: the best learning rate of some β is at the edge of its grid. Under each p_min: p_avg/p_min."
 )
 
 

@@ -11,6 +11,7 @@ from ..simulation.settings import Settings
 from ..store import Store
 from ..sweeps import settings_of
 from . import figures, recipe, single, tables
+from .conclusion import conclusion
 from .markup import Markup, count, tag, text
 from .study import Study, studies
 from .subject import Subject
@@ -54,7 +55,11 @@ def page(store: Store, subject: Subject, claims: Claims | None = None) -> str:
     top = tag("header", tag("p", "fedstale report", class_="kind"), tag("h1", subject.name))
     links = [tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name in contents]
     nav = tag("nav", tag("ul", links), aria_label="contents") if len(links) > 1 else None
-    body = tag("main", top, tables.facts(subject, store, seeds), nav, parts)
+    facts = tables.facts(subject, store, seeds)
+    if subject.kind == "run":
+        body = tag("main", top, facts, parts)
+    else:  # what was found comes first
+        body = tag("main", top, nav, parts, tag("section", tag("h2", "About this report"), facts))
     return _document(f"{subject.name} – fedstale report", body)
 
 
@@ -81,22 +86,24 @@ def _heat_colours(body: Markup) -> str:
 
 def _study(study: Study, subject: Subject, number: int, claims: Claims | None) -> Markup:
     runs = study.runs
-    records = [settings.record() for settings in runs]
-    changed = recipe.changed(runs[0])
-    common = {name: value for name, value in changed.items() if all(r[name] == value for r in records)}
+    common = recipe.common(runs)
     maps = figures.heat_maps(study) if study.accurate else []
     judged = claims(study.store, study.task, runs) if claims is not None else []
     name = subject.name if subject.kind == "sweep" else study.task
     extent = (
         f"{count(len(runs), 'run')}: {count(len(study.conditions), 'setting')}, {count(len(study.methods), 'method')}, "
     )
-    extent += f"{count(len(study.seeds), 'seed')}. "
-    extent += "Settings that are not listed have their defaults: fedstale run --help."
+    extent += f"{count(len(study.seeds), 'seed')}."
     return tag(
         "section",
         tag("h2", study.task, id=f"study-{number}"),
+        tag("p", " ".join(conclusion(study)), class_="conclusion"),
         tag("p", extent),
-        tables.setting(common, "What all runs have in common"),
+        tag(
+            "details",
+            tag("summary", f"Every setting that matters: {recipe.in_short(common)}"),
+            tables.setting(common, "What all runs have in common; what varies is in the tables below"),
+        ),
         _recipe(name, study),
         text(tag("h3", "Which β was best"), maps) if maps else None,
         tag("h3", "Comparison"),

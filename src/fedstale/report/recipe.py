@@ -8,8 +8,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import configs
 from ..analysis import METHOD_SETTINGS
 from ..simulation.settings import Settings, make_settings
+from ..tasks.defaults import used_rate
+from .study import WITHOUT_EFFECT
 
 _DEFAULTS = make_settings().record()
 
@@ -17,6 +20,24 @@ _DEFAULTS = make_settings().record()
 def changed(settings: Settings) -> dict[str, Any]:
     """The rule, whose default depends on whether a β is given, and the settings that are not at their default."""
     return {name: value for name, value in settings.record().items() if name == "rule" or value != _DEFAULTS[name]}
+
+
+def common(runs: Sequence[Settings]) -> dict[str, Any]:
+    """Every setting that matters and is the same in all runs, at its default or not, with the rate that was used."""
+    records = [_as_used(settings) for settings in runs]
+    names = [name for name in records[0] if name not in WITHOUT_EFFECT and records[0][name] not in (None, {})]
+    return {name: records[0][name] for name in names if all(one[name] == records[0][name] for one in records)}
+
+
+def _as_used(settings: Settings) -> dict[str, Any]:
+    record = settings.record()
+    return {**record, "rounds": settings.total_rounds, "lr": used_rate(record)}
+
+
+def in_short(common: Mapping[str, Any]) -> str:
+    """The settings that are asked for first, in one line."""
+    first = ("num_clients", "participation", "p_min", "swap", "probabilities", "rounds", "lr")
+    return ", ".join(f"{name} {configs.text(common[name])}" for name in first if name in common)
 
 
 def command(settings: Settings) -> str:

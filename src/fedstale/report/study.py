@@ -19,8 +19,9 @@ from ..simulation.settings import Settings
 from ..store import RunInfo, Store
 from ..sweeps import measure, settings_of
 from ..sweeps.identity import identity
+from ..tasks.defaults import full_name
 
-_WITHOUT_EFFECT = (
+WITHOUT_EFFECT = (
     *("engine", "threads", "device", "keep_freed_memory"),
     *("evaluate_every", "per_client", "memory_error", "train_loss"),
 )
@@ -115,7 +116,8 @@ def normal(info: RunInfo) -> Settings | None:
     settings = settings_of(info)
     if settings is None:
         return None
-    changes: dict[str, Any] = {name: Settings.model_fields[name].default for name in _WITHOUT_EFFECT}
+    changes: dict[str, Any] = {name: Settings.model_fields[name].default for name in WITHOUT_EFFECT}
+    changes["task"] = full_name(settings.task)
     if isinstance(settings.rule, str) and settings.rule.partition("+")[0] == "fedstale" and settings.beta is None:
         changes["beta"] = "auto"
     return settings.model_copy(update=changes)

@@ -17,6 +17,8 @@ from ..analysis.metrics import group_name
 from ..analysis.table import value_text
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
+from ..tasks.defaults import full_name, used_rate
+from .conclusion import BEYOND, leader
 from .markup import Markup, table, tag, text
 from .study import Study
 from .subject import Subject
@@ -47,7 +49,9 @@ def facts(subject: Subject, store: Store, seeds: Sequence[int]) -> Markup:
     sweeps = dict.fromkeys(info.sweep for info in subject.infos if info.sweep)
     if subject.kind != "sweep" and sweeps:
         rows.append(("sweeps" if len(sweeps) > 1 else "sweep", ", ".join(sweeps)))
-    tasks = dict.fromkeys(configs.text(info.config["task"]) for info in subject.infos if "task" in info.config)
+    tasks = dict.fromkeys(
+        configs.text(full_name(info.config["task"])) for info in subject.infos if "task" in info.config
+    )
     if tasks:
         rows.append(("learned", ", ".join(tasks)))
     if seeds:
@@ -86,7 +90,7 @@ def comparison(study: Study) -> Markup:
     headings += [*(["β"] if with_beta else []), *(["learning rate"] if several else []), "seeds"]
     rows: list[Markup] = []
     for mine in study.conditions.values():
-        best = max((cell.mean for cell in mine if np.isfinite(cell.mean)), default=np.nan)
+        best = leader(mine)
         for k, cell in enumerate(mine):
             condition = [] if k else study.condition(cell)
             row = [tag("th", value_text(value), scope="row", rowspan=len(mine)) for _, value in condition]
@@ -108,11 +112,11 @@ def comparison(study: Study) -> Markup:
 def _caption(study: Study, *, several: bool) -> str:
     what = "Test accuracy" if study.accurate else "Excess loss"
     caption = f"{what}: mean over the evaluations in the last tenth of the rounds, ± standard error over seeds. "
-    caption += "The best mean of each setting is bold. "
+    caption += f"Bold: ahead of every other method of its setting {BEYOND}. "
     return caption + ("Each method at the learning rate that was best for it there." if several else "")
 
 
-def _numbers(cell: Cell, best: float, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
+def _numbers(cell: Cell, best: Cell | None, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
     own = cell.estimate
     shown = f"{own:.1%}" if accurate else f"{replace(own, mean=-own.mean):.3g}"
     names = ["accuracy_group0", "accuracy_group1"] if grouped else []
@@ -121,12 +125,13 @@ def _numbers(cell: Cell, best: float, *, accurate: bool, grouped: bool, with_bet
     more = [
         "–" if own.diverged else format(cell.over_seeds(name), ".2f" if name == "beta" else ".1%") for name in names
     ]
-    first = tag("td", tag("b", shown) if cell.mean == best else shown, class_="n")
+    first = tag("td", tag("b", shown) if cell is best else shown, class_="n")
     return [tag("td", cell.method, class_="w"), first, *(tag("td", number, class_="n") for number in more)]
 
 
 def _rate(cell: Cell) -> str:
-    rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
+    used = used_rate(cell.settings.record())
+    rate = "the task's" if used is None else f"{used:.4g}"
     return rate if len(cell.rates) < 2 else f"{rate} (of {len(cell.rates)})"
 
 
