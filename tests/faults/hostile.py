@@ -3,7 +3,8 @@
 **Flower.** Two strategies go side by side. To the first comes, beside three good replies, one that was mutated; to the
 second the same without it. Where the first left the reply out, the two must stay equal, bit for bit: model, memory, p̂,
 β, buffers. Where it took it, the arrays must be sound by an independent reading, and the second is given a clean copy
-of them: the two must be equal again. Every round must be accounted for, and nothing may raise.
+of them: the two must be equal again. Every round must be accounted for, nothing may raise, and what is saved now and
+then must be read back equal.
 
 **Rule.** A round of FedStale is mutated: either it is refused with `InvalidInput` and the state is what it was, bit for
 bit, or the update is finite; and whatever came before, a valid round is applied.
@@ -18,6 +19,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from numpy.random import Generator
 
 import fedstale as fs
-from fedstale.flower import FedStale
+from fedstale.flower import FedStale, checkpoint_file
 from tests.everything import everything
 from tests.flower.grid import MemoryGrid, Model, Trainer, record
 
@@ -136,7 +139,7 @@ def mutate(message: Message, chance: Generator, old: list[Message]) -> list[Mess
             stype = str(chance.choice(["numpy.ndarray"] * 6 + ["pickle", "torch", ""]))
             raw[name] = Array(array.dtype, array.shape, stype, _bytes(array, chance))
         elif what == 6:
-            key = str(chance.choice(["num-examples", "loss", "client-id", "more"]))
+            key = str(chance.choice(["num-examples", "loss", "client-id", "more", "acc\nuracy", "\x1b[2J", "é" * 9999]))
             metrics[key] = WEIRD[int(chance.integers(len(WEIRD)))]
         elif what == 7:
             other[str(chance.choice(["client-id", "partition-id", "more"]))] = TEXTS[int(chance.integers(len(TEXTS)))]
@@ -200,7 +203,8 @@ def sound(reply: Message) -> dict[str, Any] | None:
 class Pair:
     """The strategy that is attacked, and the one that is not."""
 
-    def __init__(self, seed: int = 0, **options: Any) -> None:
+    def __init__(self, seed: int = 0, folder: Path | None = None, **options: Any) -> None:
+        self.folder = folder
         quiet: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0, "min_train_nodes": 0, "min_available_nodes": 0}
         # A reply that answers nothing would leave its node at work for one of the two only.
         self.one, self.two = (FedStale(**quiet, late_for=0, **options) for _ in range(2))
@@ -280,6 +284,17 @@ class Pair:
         everybody = np.arange(len(self.one.aggregator.identities))
         assert np.isfinite(ours.memory.rows(everybody)).all()
         assert everything(ours) == everything(theirs)
+        if self.folder is not None:
+            self.one.checkpoint = self.folder / "checkpoint"
+            beside = ours.arrays, dict(ours.notes)  # a save puts what Flower needs there, and the other does not save
+            self.one.save_checkpoint()
+            ours.arrays, ours.notes = beside
+            self.one.checkpoint, folder = None, self.one.checkpoint
+            saved, _, _ = checkpoint_file.load(folder)
+            assert saved.identities == self.one.aggregator.identities
+            assert np.array_equal(saved.model, self.one.aggregator.model)
+            saved.state.close()
+            self.counts["(checkpoints read back)"] += 1
 
 
 KINDS = {
@@ -310,10 +325,11 @@ def flower(mutations: int, seed: int = 0, every: int = 2000) -> Counter[str]:
     counts: Counter[str] = Counter()
     with flower_task(logging.CRITICAL):
         for start in range(0, mutations, every):
-            pair = Pair(seed + start)
-            for _ in range(min(every, mutations - start)):
-                pair.attack()
-            pair.deep()
+            with TemporaryDirectory() as folder:
+                pair = Pair(seed + start, Path(folder))
+                for _ in range(min(every, mutations - start)):
+                    pair.attack()
+                pair.deep()
             counts += pair.counts
     return counts
 
