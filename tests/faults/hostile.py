@@ -285,12 +285,12 @@ class Pair:
         assert np.isfinite(ours.memory.rows(everybody)).all()
         assert everything(ours) == everything(theirs)
         if self.folder is not None:
-            self.one.checkpoint = self.folder / "checkpoint"
+            self.one.checkpoint = self.folder
             beside = ours.arrays, dict(ours.notes)  # a save puts what Flower needs there, and the other does not save
             self.one.save_checkpoint()
             ours.arrays, ours.notes = beside
-            self.one.checkpoint, folder = None, self.one.checkpoint
-            saved, _, _ = checkpoint_file.load(folder)
+            self.one.checkpoint = None
+            saved, _, _ = checkpoint_file.load(self.folder)
             assert saved.identities == self.one.aggregator.identities
             assert np.array_equal(saved.model, self.one.aggregator.model)
             saved.state.close()

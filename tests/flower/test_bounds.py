@@ -42,6 +42,22 @@ def test_names_of_metrics_are_cleaned_and_cut(tmp_path: Path) -> None:
     assert all((tmp_path / "c" / name).stat().st_size < 50_000 for name in ("history.jsonl", "state.safetensors"))
 
 
+@pytest.mark.parametrize("dtype", ["g", ">f8", "f2"])
+def test_statistics_in_an_odd_dtype_do_not_end_the_run(tmp_path: Path, dtype: str) -> None:
+    """A running mean in long double was kept as it came, and no checkpoint could be written any more."""
+
+    class Odd(Trainer):
+        def model(self, received: Model, server_round: int) -> Model:
+            return {n: a.astype(dtype) if n.startswith("bn") else a for n, a in received.items()}
+
+    model = {"w": np.zeros(4, "f4"), "bn.running_mean": np.zeros(4, "f4")}
+    options: Any = {**QUICK, "checkpoint": tmp_path / "c", "resume": "auto"}
+    for rounds in (2, 3):
+        result = FedStale(**options).start(MemoryGrid({1: Odd(1), 2: Trainer(2)}), record(model), num_rounds=rounds)
+        assert result.train_metrics_clientapp[rounds]["fedstale/participants"] == 2
+    assert arrays(result.arrays)["bn.running_mean"].dtype == np.float32
+
+
 def test_one_that_names_its_metrics_otherwise_does_not_spoil_those_of_the_rest() -> None:
     nodes: dict[int, Node] = {**trainers([0, 1]), 9: Named(9)}
     result = FedStale(**QUICK).start(MemoryGrid(nodes), record(first_model()), num_rounds=1)

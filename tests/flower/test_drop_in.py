@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import (
 )
 
 import fedstale as fs
-from fedstale.flower import FedStale, RuleStrategy, UnbiasedFedAvg, UnbiasedFedVARP
+from fedstale.flower import FedStale, RuleStrategy, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
 from fedstale.rules import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 
 from .grid import MemoryGrid, Model, Node, Trainer, arrays, first_model, flat, record, trainers
@@ -65,7 +65,7 @@ def test_the_objective_is_that_of_fedavg() -> None:
     np.testing.assert_allclose(flat(run(FedStale(**QUICK, weights="client"), nodes).arrays), -1.5)
 
 
-@pytest.mark.parametrize(("options", "share"), [({}, 100 / 109), ({"max_examples_ratio": 2.0}, 2 / 11)])
+@pytest.mark.parametrize(("options", "share"), [({}, 1 / 2), ({"max_examples_ratio": 2.0}, 2 / 11)])
 def test_a_claim_of_very_many_examples_is_bounded(options: Any, share: float) -> None:
     nodes: dict[int, Any] = {i: At(i, 0.0, 50) for i in range(9)} | {9: At(9, 1.0, 10**15)}
     result = run(FedStale(**QUICK, **options), nodes)
@@ -75,7 +75,17 @@ def test_a_claim_of_very_many_examples_is_bounded(options: Any, share: float) ->
     np.testing.assert_allclose(flat(unbounded.arrays), 1.0, atol=1e-9)
 
 
-@pytest.mark.parametrize("make", [UnbiasedFedAvg, FedStale])
+def test_no_claim_outweighs_all_the_others_and_a_hundredth_stays_small() -> None:
+    """Ten times the median of a hundred clients is 9 %; honest sizes within the bounds are not touched."""
+    nodes: dict[int, Any] = {i: At(i, 0.0, 50) for i in range(99)} | {99: At(99, 1.0, 10**15)}
+    np.testing.assert_allclose(flat(run(FedStale(**QUICK), nodes).arrays), 10 / 109, rtol=1e-6)
+    nodes = {i: At(i, 0.0, size) for i, size in enumerate((10, 20, 30))} | {3: At(3, 1.0, 55)}
+    result = run(FedStale(**QUICK), nodes)
+    np.testing.assert_allclose(flat(result.arrays), 55 / 115, rtol=1e-6)
+    assert result.train_metrics_clientapp[1]["fedstale/examples_cut"] == 0
+
+
+@pytest.mark.parametrize("make", [UnbiasedFedAvg, TemperedFedStale, FedStale])
 def test_with_a_fraction_of_the_nodes_steps_are_those_of_fedavg_from_the_first_round_on(make: Any) -> None:
     """A hundred nodes of which 5 % are asked: p = P(asked) · P(answers | asked), and N counts who is connected."""
     options: Any = {"fraction_train": 0.05, "fraction_evaluate": 0.0}
@@ -87,11 +97,25 @@ def test_with_a_fraction_of_the_nodes_steps_are_those_of_fedavg_from_the_first_r
         assert new is not None
         steps.append(float(flat(model)[0] - flat(new)[0]))
         model = new
-    if make is UnbiasedFedAvg:
-        np.testing.assert_allclose(steps, 1.0, rtol=1e-9)
-    else:
+    if make is not FedStale:
+        np.testing.assert_allclose(steps, 1.0, rtol=1e-6)
+    else:  # see the next test
         np.testing.assert_allclose(steps[:3], 1.0, atol=0.1)
         assert np.mean(steps) == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_steps_of_fedstale_vary_with_how_many_of_those_asked_are_new() -> None:
+    """1 + β (share of all that came before − share of the asked that did): its mean is 1, and one round's is chance."""
+    strategy = FedStale(beta=0.5, fraction_train=0.05, **QUICK)
+    grid, model, known = MemoryGrid({i: Same(i) for i in range(100)}), one(), set[int]()
+    for t in range(1, 31):
+        messages = list(strategy.configure_train(t, model, ConfigRecord(), grid))
+        asked = {message.metadata.dst_node_id for message in messages}
+        new, _ = strategy.aggregate_train(t, grid.send_and_receive(messages))
+        assert new is not None
+        wanted = 1.0 + 0.5 * (len(known) / 100 - len(asked & known) / 5)
+        assert float(flat(model)[0] - flat(new)[0]) == pytest.approx(wanted, abs=1e-5)
+        model, known = new, known | asked
 
 
 def test_who_does_not_answer_when_asked_weighs_more_and_who_is_not_asked_does_not() -> None:

@@ -202,8 +202,8 @@ class Aggregator:
             return
         for update in updates:
             client = self.members[update.reply.identity]
-            # A view of the reply would keep all of it in memory.
-            copies = {name: np.array(buffer) for name, buffer in update.buffers.items()}
+            # A view of the reply would keep all of it in memory, and its dtype may be one that no file can hold.
+            copies = {name: np.array(array, dtype=self.buffers[name].dtype) for name, array in update.buffers.items()}
             self.client_buffers[client] = self.client_buffers.get(client, {}) | copies
         having = sorted(self.client_buffers)
         masses = self.state.federation.masses(np.array(having, dtype=np.int64))

@@ -71,7 +71,7 @@ _DEFAULTS: Options = {
     "evaluate_metrics_aggr_fn": None,
     "probabilities": "fedau",
     "weights": "sample",
-    "max_examples_ratio": 100.0,
+    "max_examples_ratio": 10.0,
     "max_norm_ratio": 10.0,
     "halve_rows_every": 100,
     "late_for": 3,

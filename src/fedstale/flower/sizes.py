@@ -20,8 +20,8 @@ def renew_sizes(
 ) -> int:
     """Let the state follow the sizes that clients claim, of whom `new` are new; return how many claims were cut.
 
-    `ratio` is the largest size, in medians of all; None believes any. The row behind the known clients stands for all
-    who are not known yet.
+    `ratio` is the largest size, in medians of all, and no client outweighs all the others; None believes any. The row
+    behind the known clients stands for all who are not known yet.
     """
     known = len(members.identities)
     # After a restart it is not known yet which of the known clients are behind the connected nodes.
@@ -43,13 +43,16 @@ def renew_sizes(
 
 
 def _cut_claims(sizes: Float, claims: Iterable[int], members: Members, ratio: float | None) -> int:
-    """Cut claimed sizes down to a multiple of the median, once there are enough clients to have one."""
+    """Cut claimed sizes down to a multiple of the median and to all others' sum, once there are enough clients."""
     if ratio is None or len(members) < _ENOUGH_FOR_A_MEDIAN:
         return 0
     most = ratio * float(np.median(sizes[members.known]))
-    cut = [client for client in claims if sizes[client] > most]
-    sizes[cut] = most
-    return len(cut)
+    cut = {client for client in claims if sizes[client] > most}
+    sizes[list(cut)] = most
+    total = float(sizes[members.known].sum())
+    majority = [client for client in claims if sizes[client] > total - sizes[client]]  # one at most
+    sizes[majority] = total - sizes[majority]
+    return len(cut.union(majority))
 
 
 def _follow(state: State, before: Float, sizes: Float, claims: Iterable[int]) -> None:

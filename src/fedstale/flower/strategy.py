@@ -61,8 +61,9 @@ class RuleStrategy(SavedStrategy):
         α_i, what the model is for: "sample" (default, as FedAvg: a client weighs by its `weighted_by_key`) or "client"
         (every client weighs the same).
     max_examples_ratio
-        With "sample", a client counts with at most so many times the median of all clients' examples, from four
-        clients on: a client may claim any number. None: any number is believed.
+        With "sample", a client counts with at most so many times the median of all clients' examples, and with at
+        most what all the others have together, from four clients on: a client may claim any number. None: any number
+        is believed.
     max_norm_ratio
         An update, and a change of running statistics, is shortened to at most so many times the median length of what
         the other clients sent last, from three others on. None: any length.
