@@ -251,14 +251,14 @@ def test_ports(folder: Path) -> None:
     board = Board(folder, port=0)
     assert board.port > 0
     assert board.url == f"http://127.0.0.1:{board.port}/"
-    with pytest.raises(InvalidInput, match=f"port {board.port} of 127.0.0.1 is taken: choose another by --port"):
+    with pytest.raises(InvalidInput, match=f"port {board.port} of 127.0.0.1 is in use: choose another with --port"):
         Board(folder, port=board.port)
     thread = threading.Thread(target=board.serve)
     thread.start()
     board.stop()
     thread.join(10)
     assert not thread.is_alive()
-    with pytest.raises(InvalidInput, match="no address of this machine"):
+    with pytest.raises(InvalidInput, match="not an address of this machine"):
         listen("no.such.host.invalid", 0)
 
 
@@ -370,8 +370,8 @@ def test_errors_of_the_command_are_one_line(
             ([str(tmp_path / "none")], "there is no store at"),
             ([str(tmp_path / "wrong")], "damaged or no store"),
             ([str(tmp_path / "text.txt")], "is a file: give the folder"),
-            ([str(folder), "--port", port], f"port {port} of 127.0.0.1 is taken"),
-            ([str(folder), "--port", "0", "--host", "no.such.host.invalid"], "no address of this machine"),
+            ([str(folder), "--port", port], f"port {port} of 127.0.0.1 is in use"),
+            ([str(folder), "--port", "0", "--host", "no.such.host.invalid"], "not an address of this machine"),
         ):
             assert command(monkeypatch, *arguments) == 2
             said = capsys.readouterr()

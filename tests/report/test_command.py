@@ -61,10 +61,10 @@ def test_a_sweep_goes_before_a_run_of_its_name(inside: str) -> None:
         (["no/store"], "unknown run or sweep"),
         (["./empty"], "there is no store at .*empty"),
         (["--store", "empty"], "there is no store at .*empty"),
-        (["fedstale-runs", "--store", "empty"], "is a store by itself"),
+        (["fedstale-runs", "--store", "empty"], "is a store itself"),
         (["20"], "matches 9 runs"),
         (["-o", "empty"], "--out = 'empty': is a folder"),
-        (["-o", "notes.txt"], "is there already and is no HTML page"),
+        (["-o", "notes.txt"], "exists and is not an HTML page"),
     ],
 )
 def test_wrong_words(arguments: list[str], message: str, inside: str) -> None:

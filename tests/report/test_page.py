@@ -125,7 +125,7 @@ def test_the_heat_map_is_the_papers(swept: Store) -> None:
 
 
 def test_the_claims_are_the_papers(swept: Store) -> None:
-    rows = table(page(swept, "grid"), "What the paper says")
+    rows = table(page(swept, "grid"), "The claims of the paper")
     whole = HeatMap.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
     found = [*claims.fig2_findings(whole), *claims.fig34_findings(whole), *claims.fig5_findings(whole, HeatMap([]))]
     expected = judged([*found, *claims.auto_findings(whole)])
@@ -213,7 +213,7 @@ def test_what_is_not_finished(tmp_path: Path) -> None:
         going = store.start(one.replace(seed=6).record(), name="r6", rounds_total=20)
         root = page(store)
         going.finish()
-    rows = table(root, "Runs that did not come to their last round")
+    rows = table(root, "Runs that did not reach their last round")
     assert [row[:3] for row in rows[1:]] == [
         ["r6", "running", "0 of 20"],
         ["r1", "interrupted", "1 of 20"],

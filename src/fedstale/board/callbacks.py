@@ -125,7 +125,7 @@ def rows(source: Source, text: Any = "", order: Any = None, number: Any = 0) -> 
     last = max(0, -(-len(found) // page.PAGE) - 1)
     start = page.PAGE * min(max(number if isinstance(number, int) else 0, 0), last)
     shown = found[start : start + page.PAGE]
-    where = f"{start + 1:,}–{start + len(shown):,} of {len(found):,} runs" if shown else "no run fits the filter"
+    where = f"{start + 1:,}–{start + len(shown):,} of {len(found):,} runs" if shown else "no run matches the filter"
     return parts.rows(shown), where, digest(shown, len(found), start)
 
 
@@ -179,7 +179,7 @@ def _heat(app: Dash, source: Source, maps: HeatMaps) -> None:
         listed = {key: f"{available.label} ({available.runs:,} runs)" for key, available in found.items()}
         boxes = [page.select("sweep", "Sweep", sweeps, sweep), page.select("map", "Setting", listed or {"": "–"}, key)]
         if not key:
-            note = "No finished runs here that differ in p_min or swap and have a β and a test accuracy."
+            note = "There are no finished runs that differ in p_min or swap and have a β and a test accuracy."
             return *boxes, page.select("shown", "Cells show", {BEST: "β_opt"}, BEST), "", note, no_update
         table = maps.table(key, sweep)
         options = {BEST: "β_opt, Δ₀, Δ₁", **{beta: f"{beta} − best β" for beta in table.adaptive}}

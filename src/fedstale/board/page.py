@@ -169,7 +169,7 @@ def _table(rows: Sequence[Any], where: str) -> list[Any]:
         html.Div(
             html.Table(
                 [
-                    html.Caption("Runs of the store; the first column chooses what is drawn", className="hidden"),
+                    html.Caption("Runs of the store; choose what is drawn in the first column", className="hidden"),
                     html.Thead(html.Tr(heads)),
                     html.Tbody(list(rows), id="rows"),
                 ],

@@ -79,7 +79,7 @@ class Panels:
         if log and any((one.mean <= 0).any() for _, _, one in lines):
             notes.append("Values that are not positive have no place on a logarithmic axis.")
         if not log and is_share(metric) and figures.late([one for _, _, one in lines]):
-            notes.append("The beginning lies below the frame: double-click shows all.")
+            notes.append("The first rounds are below the visible range: double-click to see everything.")
         spoken = f"{name} against {axis}. " + self._ends(lines, metric)
         return Panel(figures.curves(lines, metric, axis, log=log), " ".join(notes), spoken)
 
@@ -100,7 +100,7 @@ class Panels:
                 if one is not None:
                     found.append((curve.label, curve.style, _group(name) or 0, one))
         if not found:
-            why = "No accuracy by group was recorded: the task has no accuracy, or there is one group only."
+            why = "No accuracy by group was recorded: the task has no accuracy, or only one group."
             return Panel(instead=why if curves else _NOTHING)
         ends = [(f"{label}, {group_name(number)}", style, one) for label, style, number, one in found]
         spoken = "Accuracy of each participation group against round. " + self._ends(ends, "accuracy")

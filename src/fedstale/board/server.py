@@ -58,7 +58,9 @@ def _failed(error: Exception) -> None:
     known = isinstance(error, StoreError)
     if not known:
         _logger.error("a callback failed", exc_info=error)
-    text = str(error) if known else f"The board failed at this: {type(error).__name__}. Its terminal says more."
+    text = (
+        str(error) if known else f"The board could not do this: {type(error).__name__}. See its terminal for details."
+    )
     set_props("trouble", {"children": text})
 
 
@@ -128,7 +130,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         opened = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise InvalidInput(f"host {host!r} is no address of this machine ({error}): leave out --host") from None
+        raise InvalidInput(f"host {host!r} is not an address of this machine ({error}): leave out --host") from None
     try:
         if sys.platform != "win32":
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -137,9 +139,9 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         opened.close()
         if error.errno == errno.EADDRINUSE:
-            why = f"port {port} of {host} is taken: choose another by --port, or any free one by --port 0"
+            why = f"port {port} of {host} is in use: choose another with --port, or any free one with --port 0"
         elif error.errno == errno.EACCES:
-            why = f"port {port} is not allowed to you: choose one above 1023 by --port"
+            why = f"port {port} needs more rights: choose one above 1023 with --port"
         else:
             why = f"cannot listen on {host}, port {port}: {error.strerror}"
         raise InvalidInput(why) from None

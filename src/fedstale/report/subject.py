@@ -36,7 +36,7 @@ def locate(what: str | None, store: Path | None) -> tuple[Path | None, str | Non
     folder = Path(what)
     if (folder / "store.sqlite").is_file():
         if store is not None:
-            raise fail("--store", str(store), f"{what} is a store by itself: give one of the two")
+            raise fail("--store", str(store), f"{what} is a store itself: give one of the two")
         return folder, None
     if folder.is_dir() and os.sep in what:
         return folder, None  # meant as a store: let that say what is missing

@@ -113,7 +113,7 @@ def _caption(study: Study, *, several: bool) -> str:
     what = "Test accuracy" if study.accurate else "Excess loss"
     caption = f"{what}: mean over the evaluations in the last tenth of the rounds, ± standard error over seeds. "
     caption += f"Bold: ahead of every other method of its setting {BEYOND}. "
-    return caption + ("Each method at the learning rate that was best for it there." if several else "")
+    return caption + ("Each method is shown at its best learning rate." if several else "")
 
 
 def _numbers(cell: Cell, best: Cell | None, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
@@ -151,7 +151,7 @@ def troubles(infos: Sequence[RunInfo]) -> Markup | None:
         )
         for info in ended[:_LISTED]
     ]
-    caption = "Runs that did not come to their last round" + (
+    caption = "Runs that did not reach their last round" + (
         f": the first {_LISTED} of {len(ended):,}" if len(ended) > _LISTED else ""
     )
     return table(caption, ("run", "status", "rounds", "message"), rows, ("rounds",))
@@ -190,7 +190,7 @@ def claims_table(claims: Sequence[verdicts.Claim]) -> Markup:
         )
         for claim in claims
     ]
-    caption = f"What the paper says, and what the runs of this store say. {verdicts.EXPLANATION}"
+    caption = f"The claims of the paper, and what the runs of this store show. {verdicts.EXPLANATION}"
     return table(caption, verdicts.HEADINGS, lines)
 
 

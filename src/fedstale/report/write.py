@@ -18,7 +18,7 @@ def refuse(path: Path) -> None:
         with open(path, "rb") as file:
             begin = file.read(64).lstrip().lower()
         if begin and not begin.startswith(_BEGINNINGS):
-            raise fail("--out", str(path), "is there already and is no HTML page: give another name")
+            raise fail("--out", str(path), "exists and is not an HTML page: give another name")
 
 
 def write(html: str, path: Path) -> int:
