@@ -133,7 +133,7 @@ def test_the_heat_map_has_the_numbers_of_figure_2(folder: Path, source: Source) 
     maps = HeatMaps(source)
     (only,) = maps.maps()
     assert only.runs == 64
-    assert only.label == "digits-mlp, rounds 20"
+    assert only.label == "digits-mlp, rule fedstale, rounds 20"
     runs = [
         make_settings(p_min=p, swap=swap, beta=beta, seed=seed, lr=lr, rounds=20)
         for p in P_MINS for swap in SWAPS for beta in BETAS for seed in (0, 1) for lr in (0.1, 1.0)
