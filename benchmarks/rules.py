@@ -248,12 +248,35 @@ def write(task: str, lines: list[dict[str, str]], out: Path) -> None:
     rows = [[method, count, *(f"{x:.4f}" for x in row)] for method, count, row in means]
     if rows:
         write_table(out / f"{task}-mean.csv", columns, rows)
+    for other in (label("fedstale"), label("mifa")):
+        found = list(behind(table, label("tempered"), other))
+        count = sum(name == other for _, name in table)
+        print(
+            f"\n{task}: {label('tempered')} is behind {other} by more than the error in {len(found)} of {cells} cells"
+        )
+        for cell, by in found:
+            print(f"  {cell}: {by.mean:.4g} ± {by.error:.2g}")
+    edge = sum(bool(line["at_edge"]) for line in table.values())
+    diverged = sum(int(line["diverged"]) for line in table.values())
+    print(f"{task}: best rates at an edge: {edge} of {len(table)}; runs that diverged: {diverged}")
     print(f"\n{task}: gap closed over the cells that have a gap, in %")
     print(f"  {'':<18} cells   mean ± over cells   median    least   pooled ± over seeds")
     for method, count, row in sorted(means, key=lambda mean: -mean[2][0]):
         mean, error, median, least, all_cells, seeds_error = (100 * x for x in row)
         start = f"  {method:<18} {count:5d} {mean:6.1f} ± {error:<10.1f}"
         print(f"{start} {median:8.1f} {least:8.1f} {all_cells:8.1f} ± {seeds_error:.1f}")
+
+
+def behind(table: dict[tuple[str, str], dict[str, str]], method: str, other: str) -> Iterator[tuple[str, Estimate]]:
+    """Cells in which a method's objective is above another's by more than the standard error, seed by seed."""
+    for (cell, name), line in table.items():
+        if name == method and (cell, other) in table:
+            own, others = (
+                np.array(one["objective_by_seed"].split(), dtype=float) for one in (line, table[cell, other])
+            )
+            difference = Estimate.of(own - others)
+            if difference.mean > difference.error:
+                yield cell, difference
 
 
 def _numbers(text: str) -> tuple[float, ...]:
