@@ -98,27 +98,32 @@ class Place:
 
 
 def places(p_mins: tuple[float, ...], swaps: tuple[float, ...], alphas: tuple[float, ...]) -> Iterator[Place]:
-    """The paper's cells, then Dirichlet data with two groups and with log-uniform p_i."""
+    """The paper's cells, then Dirichlet data with two groups and with log-uniform p_i.
+
+    With Dirichlet data a client may have fewer samples than a batch: batches are drawn with replacement there.
+    """
     for p_min in p_mins:
         rounds = math.ceil(10 / p_min - 1e-9)
         for swap in swaps:
             yield Place(f"p_min {p_min:g}, swap {swap:g}", rounds, (("p_min", p_min), ("swap", swap)))
         if p_min in (0.1, 0.02) or len(p_mins) == 1:
             for alpha in alphas:
-                data = (("p_min", p_min), ("partition", "dirichlet"), ("partition_options", {"alpha": alpha}))
-                yield Place(f"p_min {p_min:g}, Dirichlet {alpha:g}", rounds, data)
+                yield Place(f"p_min {p_min:g}, Dirichlet {alpha:g}", rounds, (("p_min", p_min), *_dirichlet(alpha)))
     if alphas and 0.02 in p_mins:
         p = np.exp(np.random.default_rng(1).uniform(np.log(0.02), 0.0, 24)).tolist()
         who: tuple[tuple[str, Any], ...] = (("participation", "bernoulli"), ("participation_options", {"p": p}))
         for alpha in alphas:
-            parts = (("partition", "dirichlet"), ("partition_options", {"alpha": alpha}))
-            yield Place(f"p log-uniform .02 to 1, Dirichlet {alpha:g}", 500, who + parts)
+            yield Place(f"p log-uniform .02 to 1, Dirichlet {alpha:g}", 500, who + _dirichlet(alpha))
+
+
+def _dirichlet(alpha: float) -> tuple[tuple[str, Any], ...]:
+    return (("partition", "dirichlet"), ("partition_options", {"alpha": alpha}), ("replacement", True))
 
 
 def many_clients() -> Iterator[Place]:
     """200 clients of whom the server asks 10 a round: all of them there, or half of them in a tenth of the rounds."""
     asked: tuple[tuple[str, Any], ...] = (("selection", "uniform"), ("selection_options", {"m": 10}))
-    data = (("num_clients", 200), ("share", 0.4), ("partition", "dirichlet"), ("partition_options", {"alpha": 0.3}))
+    data = (("num_clients", 200), ("share", 0.4), *_dirichlet(0.3))
     for p_min, rounds in ((1.0, 200), (0.1, 500)):
         who = "all there" if p_min == 1.0 else f"half with p {p_min:g}"
         yield Place(f"10 of 200 asked, {who}, Dirichlet 0.3", rounds, (("p_min", p_min), *data, *asked))
