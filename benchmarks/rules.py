@@ -48,8 +48,11 @@ METHODS: dict[str, Method] = {
     "tempered": ("tempered", {}),
     EVERYBODY: ("fedavg", {}),
 }
-RIVALS: dict[str, Method] = {name: (name, {}) for name in ("fedsteer", "u-fedsteer", "fedawe", "ca-fed")}
-"""Not in lock-step, and so slower: only where `--methods` names them."""
+RIVALS: dict[str, Method] = {
+    **{name: (name, {}) for name in ("fedsteer", "u-fedsteer", "fedawe", "ca-fed")},
+    "tempered-alone": ("tempered", {"rule_options": {"stand_in": False}}),
+}
+"""Only where `--methods` names them; all but the last are not in lock-step, and so slower."""
 P_MIN = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
 SWAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 ALPHAS = (0.1, 0.3, 1.0)
@@ -222,7 +225,8 @@ def judge(
 
 def label(name: str) -> str:
     """What a method is called in the tables."""
-    return EVERYBODY if name == EVERYBODY else method_label(name, (METHODS | RIVALS)[name][1].get("beta"))
+    rule, options = (METHODS | RIVALS)[name]
+    return EVERYBODY if name == EVERYBODY else method_label(rule, **options)
 
 
 def write(task: str, lines: list[dict[str, str]], out: Path) -> None:
