@@ -276,6 +276,15 @@ def write(task: str, lines: list[dict[str, str]], out: Path) -> None:
         print(f"{start} {median:8.1f} {least:8.1f} {all_cells:8.1f} ± {seeds_error:.1f}")
 
 
+def diverged_alone(chosen: dict[tuple[str, str], Cell], method: str) -> Iterator[tuple[str, float, str]]:
+    """Cells and rates, on the seeds for choosing, at which a method diverged and another did not."""
+    for (place, name), cell in chosen.items():
+        for rate, mean in cell.rates.items():
+            own = chosen[place, method].rates.get(rate, 0.0) if (place, method) in chosen else 0.0
+            if rate is not None and math.isnan(own) and not math.isnan(mean):
+                yield place, rate, name
+
+
 def behind(table: dict[tuple[str, str], dict[str, str]], method: str, other: str) -> Iterator[tuple[str, Estimate]]:
     """Cells in which a method's objective is above another's by more than the standard error, seed by seed."""
     for (cell, name), line in table.items():
@@ -332,6 +341,8 @@ def main() -> None:
         chosen = tune(store, executor, given.task, where, given.methods, choosing)
         if given.tune_in_first:
             chosen = {(cell.name, name): chosen[cells[0].name, name] for cell in cells for name in given.methods}
+        for place, rate, name in diverged_alone(chosen, "tempered"):
+            print(f"{given.task}: {place}, rate {rate:.4g}: tempered diverged, {name} did not")
         lines = judge(store, executor, given.task, cells, chosen, given.methods, judging)
         write(given.task, lines, given.out)
 
