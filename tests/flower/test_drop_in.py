@@ -184,23 +184,23 @@ def test_arguments_without_names_are_those_of_fedavg() -> None:
 
 
 MIGRATION: dict[str, tuple[Strategy, RuleStrategy]] = {
-    "FedAvg()": (FedAvg(), FedStale()),
-    "FedProx(proximal_mu=0.1)": (FedProx(proximal_mu=0.1), FedStale(proximal_mu=0.1)),
+    "FedAvg()": (FedAvg(), TemperedFedStale()),
+    "FedProx(proximal_mu=0.1)": (FedProx(proximal_mu=0.1), TemperedFedStale(proximal_mu=0.1)),
     "FedAvgM(server_learning_rate=0.5, server_momentum=0.9)": (
         FedAvgM(server_learning_rate=0.5, server_momentum=0.9),
-        RuleStrategy(ServerMomentum(fs.FedStale(), server_lr=0.5, beta1=0.9)),
+        RuleStrategy(ServerMomentum(fs.TemperedFedStale(), server_lr=0.5, beta1=0.9)),
     ),
     "FedAdagrad(eta=0.1, tau=1e-3)": (
         FedAdagrad(eta=0.1, tau=1e-3),
-        RuleStrategy(ServerAdagrad(fs.FedStale(), server_lr=0.1, tau=1e-3)),
+        RuleStrategy(ServerAdagrad(fs.TemperedFedStale(), server_lr=0.1, tau=1e-3)),
     ),
     "FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3)": (
         FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99, tau=1e-3),
-        RuleStrategy(ServerAdam(fs.FedStale(), server_lr=0.1, beta1=0.9, beta2=0.99, tau=1e-3)),
+        RuleStrategy(ServerAdam(fs.TemperedFedStale(), server_lr=0.1, beta1=0.9, beta2=0.99, tau=1e-3)),
     ),
     "FedYogi(eta=0.01, beta_1=0.9, beta_2=0.99, tau=1e-3)": (
         FedYogi(eta=0.01, beta_1=0.9, beta_2=0.99, tau=1e-3),
-        RuleStrategy(ServerYogi(fs.FedStale(), server_lr=0.01, beta1=0.9, beta2=0.99, tau=1e-3)),
+        RuleStrategy(ServerYogi(fs.TemperedFedStale(), server_lr=0.01, beta1=0.9, beta2=0.99, tau=1e-3)),
     ),
 }
 FIRST_STEP = {"FedAdam": np.sqrt(1 - 0.99**2) / (1 - 0.9**2)}
