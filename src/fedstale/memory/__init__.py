@@ -8,6 +8,8 @@ from ..checks import fail
 from .base import PreparedExchange, StaleMemory
 from .clustered import Clustered
 from .compact import Compact
+from .held import NAME as _CLIENTS
+from .held import HeldByClients
 from .lowrank import LowRank
 from .precision import PRECISIONS, Precision, precision
 from .store import Memory
@@ -15,6 +17,7 @@ from .store import Memory
 __all__ = [
     "PRECISIONS",
     "Clustered",
+    "HeldByClients",
     "LowRank",
     "Memory",
     "Precision",
@@ -30,7 +33,7 @@ __all__ = [
 _COMPACT: dict[str, type[Compact]] = {kind.kind: kind for kind in (Clustered, LowRank)}
 ALLOWED = (
     'must be "ram", "ram:PRECISION", "disk:FOLDER", "disk:FOLDER:PRECISION", "clustered:K" or "lowrank:K" '
-    f"(or with :PRECISION), with {', '.join(PRECISIONS)}"
+    f'(or with :PRECISION), with {", ".join(PRECISIONS)}; on Flower also "clients"'
 )
 
 
@@ -40,6 +43,8 @@ def parse(where: str) -> tuple[Path | None, Precision]:
     "ram", "ram:bfloat16", "disk:FOLDER", "disk:FOLDER:float16", "clustered:8", "lowrank:4:float64".
     """
     kind, _, rest = where.partition(":")
+    if where == _CLIENTS:
+        return None, precision("float32")
     if kind == "ram":
         return None, precision(rest or "float32")
     if kind == "disk" and rest:
@@ -74,6 +79,8 @@ def make(
     With `exact`, rows are kept one by one even where the description asks for an approximation.
     """
     folder, kind = parse(where)
+    if where == _CLIENTS:
+        return HeldByClients(num_clients, num_params, kind)
     size = approximate(where)
     if size is not None and not exact:
         return _COMPACT[where.partition(":")[0]](num_clients, num_params, kind, size)

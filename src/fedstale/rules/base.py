@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, fail, number
 from ..federation import CheckedRound, Federation, Ints, Round, cast_like, check_round
+from ..memory.held import NAME as CLIENTS
+from ..memory.held import Announcement
 from ..rule_state import MemoryState, RuleState
 from ..state import State
 from .coverage import warn_if_uncovered
@@ -130,6 +132,13 @@ class Rule(ABC):
         clients' p_i, what β learns from an update in time it learns from these too.
         """
         raise fail("rule", self.name, "has no memory that an update could be put into after its round")
+
+    def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
+        """Say before a round how these clients would be weighed, for a memory that they hold themselves.
+
+        What a client is told must not depend on who else comes.
+        """
+        raise fail("memory", CLIENTS, f"{self.name} cannot say in advance how it weighs a client: use another memory")
 
     @abstractmethod
     def update(self, state: State, round: CheckedRound) -> Float:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float, fail, number
 from ..federation import CheckedRound, Ints
+from ..memory.held import Announcement
 from ..memory.kernel import squares
 from ..state import State
 from .anchors import Anchored
@@ -88,6 +89,15 @@ class Guarded(WrappedRule):
         self.adopt()
         object.__setattr__(self, "name", self.rule.name)
         object.__setattr__(self, "server_lr", self.rule.server_lr)
+
+    def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
+        """As the rule, with the cap; nobody but the client could clip its update."""
+        if self.clip_norm is not None:
+            raise fail(
+                "clip_norm", self.clip_norm, "the server sees no update that it could clip: the clients hold them"
+            )
+        capped = probabilities if self.max_weight is None else np.maximum(probabilities, 1.0 / self.max_weight)
+        return super().announce(state, index, clients, capped)
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Bound what each participant can do, and let the rule combine."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from .. import beta as betas
 from ..checks import Float, fail
 from ..federation import CheckedRound, Ints
+from ..memory.held import Announcement
 from ..memory.kernel import Mix, Sums
 from ..rule_state import MemoryState, RuleState
 from ..state import State
@@ -72,6 +73,12 @@ class FedStale(Rule):
         chooser = self._chooser
         return StaleState(stale=state.remember(), beta=chooser.init(state), per_client=chooser.per_client)
 
+    def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
+        """α_i/p_i and β, before it is known who comes."""
+        own, p = state.own(StaleState), probabilities
+        beta, terms, vote = announced_beta(self.name, self._chooser, state.inside(own.beta), index, p)
+        return Announcement(1.0 / p, beta, np.ones(len(clients)), terms, vote)
+
     def update(self, state: State, round: CheckedRound) -> Float:
         """Eq. 9: the stale term of everybody, and the correction by those who came."""
         chooser, own = self._chooser, state.own(StaleState)
@@ -123,6 +130,18 @@ class FedStale(Rule):
         if own.per_client:
             exchange.weigh(masses * chooser.of_clients(of_beta, clients))
         exchange.commit()
+
+
+def announced_beta(rule: str, chooser: betas.Beta, state: State, index: int, p: Float) -> tuple[float, Float, float]:
+    """Return a round's β, the weights of the clients' terms in what it learns, and what a first update votes for."""
+    beta, nothing = chooser.value(state, index), np.zeros(len(p))
+    if type(chooser) in (betas.Constant, betas.Schedule):
+        return beta, nothing, 0.0
+    if isinstance(chooser, betas.Auto) and not chooser.per_client:
+        with np.errstate(over="ignore"):
+            return beta, (1.0 - p) / p**2, chooser.start
+    what = f'{rule} with {type(chooser).__name__} needs single updates: give a number, a schedule or "auto"'
+    raise fail("beta", chooser, f"{what} where the clients hold the memory")
 
 
 def learn(chooser: betas.Beta, state: State, round: CheckedRound, sums: Sums) -> None:

@@ -27,11 +27,12 @@ from .. import beta as betas
 from .. import theta as thetas
 from ..checks import Float, fail, number
 from ..federation import CheckedRound, Ints
+from ..memory.held import Announcement
 from ..memory.kernel import Mix
 from ..rule_state import MemoryState, RuleState, per_client
 from ..state import State
 from .base import Rule, refuse_non_finite
-from .stale import BetaLike, learn
+from .stale import BetaLike, announced_beta, learn
 
 
 @dataclass(eq=False, kw_only=True)
@@ -92,6 +93,16 @@ class TemperedFedStale(Rule):
             visits=np.zeros(state.federation.num_clients, dtype=np.int64),
         )
 
+    def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
+        """α_i/p_i^θ, β and r_i, before it is known who comes."""
+        own, p, to_theta = state.own(TemperedState), probabilities, thetas.make(self.theta)
+        if self.self_normalised or self.stand_in or not isinstance(to_theta, thetas.ConstantTheta):
+            what = "where the clients hold the memory, give theta as a number, stand_in=False, self_normalised=False"
+            raise fail("rule", self.name, f"a weight must not depend on who else comes: {what}")
+        beta, terms, vote = announced_beta(self.name, betas.make(self.beta), state.inside(own.beta), index, p)
+        theta = to_theta.value(state.inside(own.theta))
+        return Announcement(p**-theta, beta, self._rates(own.visits[clients] + 1), terms, vote)
+
     def update(self, state: State, round: CheckedRound) -> Float:
         """The memory of everybody, and the correction by those who came."""
         own, federation = state.own(TemperedState), state.federation
@@ -104,7 +115,7 @@ class TemperedFedStale(Rule):
             came = float(federation.masses(np.flatnonzero(own.visits)).sum())
             weights, more = _stand_in(weights, round, visits == 1, came / federation.total_mass)
             of_all *= more
-        rates = np.maximum(1.0 / visits, self.refresh)
+        rates = self._rates(visits)
         mix = Mix(
             weights,
             beta * weights,
@@ -130,7 +141,7 @@ class TemperedFedStale(Rule):
         """m_i ← m_i + r_i (Δ_i − m_i) with Δ_i of an earlier round: one more visit."""
         own, ones = state.own(TemperedState), np.ones(len(clients))
         visits = own.visits[clients] + 1
-        rates = np.maximum(1.0 / visits, self.refresh)
+        rates = self._rates(visits)
         masses = state.federation.masses(clients)
         mix = Mix(ones, ones, 0.0, masses, refresh=None if (rates == 1.0).all() else rates)
         prepared = own.stale.prepare_exchange(clients, updates, mix)
@@ -138,6 +149,10 @@ class TemperedFedStale(Rule):
             raise fail("updates", "non-finite numbers", "every update must be finite")
         prepared.commit()
         own.visits[clients] = visits
+
+    def _rates(self, visits: Ints) -> Float:
+        """r_i of those who came so often."""
+        return np.maximum(1.0 / visits, self.refresh)
 
     def _weights(self, round: CheckedRound, theta: float) -> Float:
         """α_i/p_i^θ, or with the sum 1."""

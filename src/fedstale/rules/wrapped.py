@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float
 from ..federation import Ints
+from ..memory.held import Announcement
 from ..participation import Selection
 from ..rule_state import RuleState
 from ..state import State
@@ -48,6 +49,10 @@ class WrappedRule(Rule):
     def start(self, state: State) -> RuleState:
         """As the rule."""
         return self.rule.start(state)
+
+    def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
+        """As the rule."""
+        return self.rule.announce(self.inside(state), index, clients, probabilities)
 
     def local(self, state: State, clients: Ints) -> Local | None:
         """As the rule."""
