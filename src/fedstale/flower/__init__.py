@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
 
 from .identity import Identity, identity_mod
 from .loop import NobodyAnswered
+from .memory_mod import memory_mod
 from .strategies import FedStale, TemperedFedStale, UnbiasedFedAvg, UnbiasedFedVARP
 from .strategy import RuleStrategy
 
@@ -30,4 +31,5 @@ __all__ = [
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
     "identity_mod",
+    "memory_mod",
 ]

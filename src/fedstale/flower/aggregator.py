@@ -151,7 +151,7 @@ class Aggregator:
         self._part = part if replies else self._part
         found = self._admitted(self._read(replies, probabilities, rows, sent, part), setting.max_clients)
         updates = [item for item in found if isinstance(item, _ClientUpdate)]
-        cut = self._register([update.reply for update in updates], probabilities, setting)
+        cut = self.register([update.reply for update in updates], probabilities, setting)
         updates.sort(key=lambda update: self.members[update.reply.identity])  # the order of all sums
         shortened = self._shorten(updates, setting.max_norm_ratio)
         valid = [update.reply for update in updates]
@@ -185,7 +185,7 @@ class Aggregator:
         client = self.members.index(late.reply.identity)
         if client is not None and self.state.last_seen[client] >= late.round:
             return LeftOut(late.reply.node, "late", "its client has sent a newer update since", late.reply.identity)
-        self._register([late.reply], probabilities, setting, joined)
+        self.register([late.reply], probabilities, setting, joined)
         self._shorten([found], setting.max_norm_ratio)
         client = self.members[late.reply.identity]
         who = np.array([client])
@@ -263,17 +263,24 @@ class Aggregator:
             self._rows = np.empty((count, self.layout.num_params), dtype=self.layout.dtype)
         return list(self._rows[:count])
 
-    def _register(
-        self, replies: Sequence[ClientReply], probabilities: Probabilities, setting: RoundSetting, joined: int = 0
+    def register(
+        self,
+        replies: Sequence[ClientReply],
+        probabilities: Probabilities,
+        setting: RoundSetting,
+        joined: int = 0,
+        *,
+        believed: bool = False,
     ) -> int:
         """Give the next indices to who is new, and take note of all sizes; return how many claims were cut.
 
-        So many had `joined` in this round before, and are not among those that the setting knows.
+        So many had `joined` in this round before, and are not among those that the setting knows. With `believed`, sizes
+        count as they are: the clients were told the largest one before.
         """
         state, members = self.state, self.members
         new = members.add((reply.identity for reply in replies), state.round)
         claims = {members[reply.identity]: float(reply.size or 0.0) if self.by_sample else 1.0 for reply in replies}
-        ratio = setting.max_examples_ratio if self.by_sample else None
+        ratio = setting.max_examples_ratio if self.by_sample and not believed else None
         cut = renew_sizes(state, members, claims, len(new) + joined, ratio, setting)
         rows = state.federation.num_clients
         if state.estimator is not None and state.estimator.num_clients < rows:

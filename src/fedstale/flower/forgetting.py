@@ -57,6 +57,8 @@ def _erase(strategy: RuleStrategy, client: str | int) -> None:
     participants = [i for i in strategy.pending_log.get("participants", []) if i not in gone]
     strategy.pending_log = {**strategy.pending_log, "participants": participants}
     strategy.journal.forget(strategy.store_run, gone)
+    if strategy.held is not None:
+        strategy.held.purge(strategy.aggregator)
     if saved:
         strategy.save_checkpoint()
     strategy.aggregator.erase_spare()

@@ -168,10 +168,18 @@ def identity_mod(message: Message, context: Context, call_next: ClientAppCallabl
 
     It reports the node config's `client-id` where there is one, else its `partition-id`.
     """
-    reply = call_next(message, context)
-    for name in _REPORTED:
-        value = context.node_config.get(name)
-        if value is not None and reply.has_content():
-            reply.content["identity"] = ConfigRecord({name: value})
-            break
+    return report_identity(call_next(message, context), context)
+
+
+def report_identity(reply: Message, context: Context) -> Message:
+    """Write into a reply whose it is, where the node config says so."""
+    found = reported(context)
+    if found is not None and reply.has_content():
+        reply.content["identity"] = ConfigRecord(dict([found]))
     return reply
+
+
+def reported(context: Context) -> tuple[str, Any] | None:
+    """Return the name and the value of the id that this node reports, if it has one."""
+    values = ((name, context.node_config.get(name)) for name in _REPORTED)
+    return next(((name, value) for name, value in values if value is not None), None)

@@ -12,11 +12,14 @@ from flwr.serverapp.strategy import FedAvg
 
 from .. import memory as memories
 from ..checks import fail, number, positive_int
+from ..memory.held import NAME as CLIENTS
 from ..participation import Selection
 from .layout import AVERAGED_BUFFERS
 from .probabilities import ProbabilitySpec
 
 if TYPE_CHECKING:
+    from flwr.server.workflow import SecAggPlusWorkflow
+
     from ..store import Store
 
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
@@ -43,6 +46,7 @@ class Options(TypedDict, total=False):
     late_for: int
     proximal_mu: float | None
     memory: str
+    secure_aggregation: SecAggPlusWorkflow | None
     identity: str
     selection: Selection | int | None
     averaged_buffers: Sequence[str]
@@ -77,6 +81,7 @@ _DEFAULTS: Options = {
     "late_for": 3,
     "proximal_mu": None,
     "memory": "ram",
+    "secure_aggregation": None,
     "identity": "auto",
     "selection": None,
     "averaged_buffers": AVERAGED_BUFFERS,
@@ -121,6 +126,7 @@ def checked(strategy: str, options: Options) -> Options:
     if settings["resume"] == "auto" and settings["checkpoint"] is None:
         raise fail("checkpoint", None, 'resume="auto" needs the folder of the checkpoint')
     memories.parse(settings["memory"])
+    _check_held(settings, options)
     if settings["forget_after"] != "auto" and settings["forget_after"] is not None:
         positive_int("forget_after", settings["forget_after"])
     for name in ("num_clients", "max_clients", "halve_rows_every"):
@@ -130,3 +136,20 @@ def checked(strategy: str, options: Options) -> Options:
         if settings[name] is not None:  # type: ignore[literal-required]
             number(name, settings[name], 1.0)  # type: ignore[literal-required]
     return settings
+
+
+def _check_held(settings: Options, given: Options) -> None:
+    """Refuse what the server cannot do where the clients hold the memory, and what only works there."""
+    held, workflow = settings["memory"] == CLIENTS, settings["secure_aggregation"]
+    if workflow is not None and not held:
+        what = f'needs memory="{CLIENTS}": a server that keeps stale updates must see each of them'
+        raise fail("secure_aggregation", type(workflow).__name__, what)
+    if workflow is not None and not hasattr(workflow, "quantization_range"):
+        raise fail("secure_aggregation", workflow, "must be a flwr.server.workflow.SecAggPlusWorkflow")
+    if held and given.get("max_norm_ratio") is not None:
+        what = f'cannot be had with memory="{CLIENTS}": the server sees no update whose length it could compare'
+        raise fail("max_norm_ratio", given["max_norm_ratio"], what)
+    if held and given.get("late_for"):
+        raise fail("late_for", given["late_for"], f'must be 0 with memory="{CLIENTS}": what comes late was not counted')
+    if held:
+        settings["max_norm_ratio"], settings["late_for"] = None, 0

@@ -18,7 +18,8 @@ from ..state import State
 
 _NO_SECAGG = (
     "cannot be run by Flower's legacy workflows such as SecAgg+: the server needs each client's update in the clear, "
-    "to remember it. Use start(), or FedAvg with secure aggregation"
+    "to remember it. Let the clients remember, and use start(): "
+    'memory="clients", secure_aggregation=SecAggPlusWorkflow(…)'
 )
 _CENTRAL_PRIVACY = (
     DifferentialPrivacyServerSideFixedClipping,

@@ -14,11 +14,13 @@ from flwr.serverapp.strategy import FedAvg
 
 from ..checks import fail
 from ..durable import Lock, relative
+from ..memory.held import NAME as CLIENTS
 from ..rules import Guarded, Rule, guard
 from . import checkpoint_file
 from .aggregator import Aggregator
 from .asking import Asking
 from .checkpoint_file import holds_checkpoint
+from .held_memory import HeldMemory
 from .history import History
 from .identity import Identity
 from .journal import Journal
@@ -63,6 +65,9 @@ class SavedStrategy(FedAvg):
         self.identity = Identity(options["identity"], must_last=options["checkpoint"] is not None)
         self.probabilities = Probabilities(options["probabilities"])
         self.asking = Asking(self.identity, options, rule.selection(), len(self.probabilities.known or ()))
+        held = options["memory"] == CLIENTS
+        self.held = HeldMemory(self.identity, self.probabilities, options) if held else None
+        """Where the clients hold the memory."""
         self.checkpoint = None if options["checkpoint"] is None else Path(options["checkpoint"]).absolute()
         self.journal = Journal(options["store"])
         self.history = History(self.checkpoint)

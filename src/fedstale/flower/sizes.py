@@ -42,11 +42,23 @@ def renew_sizes(
     return cut
 
 
+def largest_size(sizes: Float, members: Members, ratio: float | None) -> float:
+    """Return the largest size to be believed in the next round, where that must be said before it; 0 for any."""
+    return min(_usual(sizes, members, ratio), 0.5 * float(sizes[members.known].sum()))
+
+
+def _usual(sizes: Float, members: Members, ratio: float | None) -> float:
+    """Return the largest size as a multiple of the median, once there are enough clients to have one; 0 for any."""
+    if ratio is None or len(members) < _ENOUGH_FOR_A_MEDIAN:
+        return 0.0
+    return ratio * float(np.median(sizes[members.known]))
+
+
 def _cut_claims(sizes: Float, claims: Iterable[int], members: Members, ratio: float | None) -> int:
     """Cut claimed sizes down to a multiple of the median and to all others' sum, once there are enough clients."""
-    if ratio is None or len(members) < _ENOUGH_FOR_A_MEDIAN:
+    most = _usual(sizes, members, ratio)
+    if not most:
         return 0
-    most = ratio * float(np.median(sizes[members.known]))
     cut = {client for client in claims if sizes[client] > most}
     sizes[list(cut)] = most
     total = float(sizes[members.known].sum())
@@ -59,6 +71,11 @@ def _follow(state: State, before: Float, sizes: Float, claims: Iterable[int]) ->
     """Let rows in memory count with the new sizes of their clients."""
     for client in claims:
         for memory in state.of_rule.memories().values():
-            if client < memory.num_clients and memory.slots[client] >= 0 and before[client] != sizes[client]:
+            if (
+                memory.has_rows
+                and client < memory.num_clients
+                and memory.slots[client] >= 0
+                and before[client] != sizes[client]
+            ):
                 mass = memory.masses[client] * (sizes[client] / before[client])
                 memory.replace([client], memory.rows([client]), masses=[mass])

@@ -76,7 +76,10 @@ class RuleStrategy(SavedStrategy):
     proximal_mu
         Sent to clients as `proximal-mu` in the config of training messages, as by Flower's FedProx.
     memory
-        Where stale updates live: "ram", "ram:bfloat16", "disk:FOLDER", "disk:FOLDER:float16", …
+        Where stale updates live: "ram", "ram:bfloat16", "disk:FOLDER", "disk:FOLDER:float16", …; "clients": each client
+        keeps its own, with `ClientApp(mods=[fedstale.flower.memory_mod])`, and the server has their sum.
+    secure_aggregation
+        With `memory="clients"`: a `flwr.server.workflow.SecAggPlusWorkflow`, through which the server sees sums only.
     identity
         How clients are recognised: "auto", "metric:NAME", "key" or "node"; see `Identity`.
     selection
@@ -123,6 +126,7 @@ class RuleStrategy(SavedStrategy):
         """Who was asked in the last round, and what became of each."""
         self.timeout: float | None = None
         """Seconds that a round waits for its replies, where that is known."""
+        self._secure_replies: list[Message] = []
         self._sent_messages = SentMessages(0, [])
         self._store_warned = False
 
@@ -179,6 +183,8 @@ class RuleStrategy(SavedStrategy):
         self._rounds_configured = server_round
         index = self._rounds_before + server_round
         aggregator = self.prepare(arrays)
+        if self.held is not None:
+            self.held.prepare(self._bounded, aggregator)
         if index <= self._rounds_resumed:
             _logger.log(INFO, "configure_train: round %s was done before the restart", server_round)
             return []
@@ -200,7 +206,15 @@ class RuleStrategy(SavedStrategy):
         if self.options["proximal_mu"] is not None:
             config["proximal-mu"] = float(self.options["proximal_mu"])
         messages = self._messages(server_round, arrays, config, selected, MessageType.TRAIN)
+        if self.held is not None:
+            share = self.asking.train.inclusion(len(nodes))
+            share = 1.0 if share is None else share
+            messages = self.held.write_orders(grid, self._bounded, aggregator, index - 1, messages, share)
         self._sent_messages = SentMessages(server_round, messages)
+        if self.held is not None and self.options["secure_aggregation"] is not None:
+            # Flower's protocol has messages of its own, and takes a round from here to the sums.
+            self._secure_replies = self.held.run_secure(grid, aggregator, messages, server_round, self.timeout)
+            return []
         return messages
 
     @postponed("round")
@@ -218,14 +232,20 @@ class RuleStrategy(SavedStrategy):
             return self._returned, self.history.get("train", index)
         if self.aggregator is None or self._sent_messages.round != server_round:
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
-        key, replies = self.arrayrecord_key, list(replies)
+        key = self.arrayrecord_key
+        if self.options["secure_aggregation"] is not None:
+            replies, self._secure_replies = self._secure_replies, []
+        replies = list(replies)
         accepted, left_out = sort_replies(replies, self._sent_messages, self.identity, key, self.weighted_by_key)
         self._refuse_strangers(accepted, left_out)
         late, unused = self._take_up_late(index)
         left_out += unused
         self._note_unanswered(index, replies)
         setting = self.asking.setting(index, self._sent_messages.nodes, self.aggregator, self._rounds_resumed)
-        applied = self.aggregator.apply_round(self._bounded, index - 1, accepted, self.probabilities, setting)
+        if self.held is None:
+            applied = self.aggregator.apply_round(self._bounded, index - 1, accepted, self.probabilities, setting)
+        else:
+            applied = self.held.apply_round(self._bounded, self.aggregator, index - 1, accepted, setting)
         left_out += applied.left_out
         for reply in applied.replies:
             self.identity.confirm(reply.node, reply.identity)
@@ -241,6 +261,7 @@ class RuleStrategy(SavedStrategy):
         clients = per_client(self.aggregator, self.probabilities)
         busy = len(self.asking.late.busy)
         numbers = round_metrics(self.aggregator, applied, self.account, clients, len(gone), late, busy)
+        numbers |= {} if self.held is None else self.held.numbers
         self.last_round = applied, numbers
         self._sent_messages = SentMessages(0, [])
         self._sent_arrays = self._returned = self.aggregator.arrays()

@@ -54,6 +54,9 @@ class StaleMemory(ABC):
     inline: ClassVar[bool] = False
     """Whether a checkpoint file holds all of it, without a row file beside."""
 
+    has_rows: ClassVar[bool] = True
+    """Whether the server can read what it remembers of a client."""
+
     def __init__(self, num_clients: int, num_params: int, precision: Precision, file: Path | None = None) -> None:
         client_count("num_clients", num_clients)
         positive_int("num_params", num_params)

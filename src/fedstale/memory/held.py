@@ -5,8 +5,8 @@ FedStale (Eq. 8) and the tempered family need, of those who came, two sums of ve
     A Δ = β H + Σ_S x_i,   x_i = u_i (Δ_i − β h_i) + β (a_i − a_i') h_i,   u_i = a_i/p_i^θ
     H  ← H + Σ_S y_i,      y_i = a_i h_i⁺ − a_i' h_i,                      h_i⁺ = h_i + r_i (Δ_i − h_i)
 
-with A = Σ a_i over everybody, H = Σ a_i' h_i, and a_i' the mass that h_i was counted with. A client that is told 1/p_i^θ,
-β and r_i computes x_i and y_i by itself (`fedstale.memory.client_row`). β = "auto" needs two further sums of numbers.
+with A = Σ a_i over everybody, H = Σ a_i' h_i, and a_i' the mass that h_i was counted with. A client that is told
+1/p_i^θ, β and r_i computes x_i and y_i by itself (`fedstale.memory.client_row`). β = "auto" needs two sums of numbers.
 
 H must be the sum of what the clients hold. A client whose answer did not reach the server must not go on with it, and
 so every order says which of its rounds counted last. A row that is lost, or leaves with its client, stays in H as a
@@ -81,6 +81,7 @@ class HeldByClients(StaleMemory):
     """
 
     inline: ClassVar[bool] = True
+    has_rows: ClassVar[bool] = False
 
     def __init__(self, num_clients: int, num_params: int, precision: Precision) -> None:
         super().__init__(num_clients, num_params, precision)
