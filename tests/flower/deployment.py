@@ -36,11 +36,14 @@ def possible() -> bool:
 
 
 def inside(scenario: str, folder: Path, timeout: float) -> dict[str, Any]:
-    """Run a scenario in its namespaces and return its report."""
-    command = [*NAMESPACE, *LOOPBACK, sys.executable, "-m", "tests.flower.deployment", scenario, str(folder)]
+    """Run a scenario in its namespaces and return its report; a scenario of its own file is named by its module."""
+    words = [scenario] if "." in scenario else ["tests.flower.deployment", scenario]
+    command = [*NAMESPACE, *LOOPBACK, sys.executable, "-m", *words, str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "scenario.log", "w") as log:
-        done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=timeout)
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        options: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **quiet}, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, stdout=log, stderr=log, timeout=timeout, **options)
     if done.returncode:
         logs = "\n".join(f"--- {file.name}\n{file.read_text()[-3000:]}" for file in sorted(folder.glob("*.log")))
         raise AssertionError(f"scenario {scenario} failed:\n{logs}")
@@ -82,6 +85,7 @@ class Machine:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
+            **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
         }
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
@@ -358,9 +362,8 @@ def main() -> None:
     scenario, folder = sys.argv[1], Path(sys.argv[2])
     machine = Machine(folder)
     try:
-        report = {"insecure": insecure, "secure": secure, "simulation": simulation, "keyless": keyless}[scenario](
-            machine
-        )
+        scenarios = {"insecure": insecure, "secure": secure, "simulation": simulation, "keyless": keyless}
+        report = scenarios[scenario](machine)
         (folder / "report.json").write_text(json.dumps(report, indent=1))
     finally:
         for process in machine.started.values():

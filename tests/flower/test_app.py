@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import tomllib
+import zipfile
 from importlib import import_module
 from pathlib import Path
 
@@ -34,7 +36,7 @@ def test_an_app_has_what_flower_wants(tmp_path: Path) -> None:
     write_app(tmp_path / "my_app", name="Ward-7")
     project = tomllib.loads((tmp_path / "my_app" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "Ward-7"
-    assert project["project"]["dependencies"] == []
+    assert [name.partition(">")[0] for name in project["project"]["dependencies"]] == ["flwr"]
     assert project["tool"]["flwr"]["app"]["publisher"]
     for name in ("serverapp", "clientapp"):
         module, _, attribute = project["tool"]["flwr"]["app"]["components"][name].partition(":")
@@ -42,6 +44,23 @@ def test_an_app_has_what_flower_wants(tmp_path: Path) -> None:
     assert "@" not in "".join(
         text for name, text in files(tmp_path / "my_app").items() if name == "pyproject.toml" or name.endswith(".md")
     )
+
+
+def test_an_app_is_in_the_format_of_flower_hub(tmp_path: Path) -> None:
+    """As Flower itself checks it when it builds the archive; our own range of versions is the app's."""
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
+
+    write_app(tmp_path / "my_app")
+    text = (tmp_path / "my_app" / "pyproject.toml").read_text()
+    project = tomllib.loads(text)
+    found = normalize_and_validate_fab_format(project)
+    assert found.fab_format_version == 1
+    ours = tomllib.loads((EXAMPLE.parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["project"]["dependencies"] == ours["optional-dependencies"]["flower"]
+    assert project["project"]["requires-python"].startswith(ours["requires-python"])
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(tmp_path / "my_app"))) as archive:
+        assert {"LICENSE", "README.md", "pyproject.toml", "my_app/task.py"} <= set(archive.namelist())
 
 
 @pytest.mark.parametrize("name", ["7up", "a b", "class", "a--b", "../x", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from . import deployment
@@ -67,3 +68,16 @@ def test_simulation_with_24_nodes(tmp_path: Path) -> None:
     assert [len(who) for who in report["participants"].values()] == [12] * 5
     assert len(report["identities"]) > 12
     assert report["accuracy"][-1] > report["accuracy"][0]
+
+
+def test_memory_held_by_the_clients_with_and_without_secure_aggregation(tmp_path: Path) -> None:
+    """In Flower's simulation: what SecAgg+ changes is its quantisation, in units of a thousand examples."""
+    report = deployment.inside("tests.flower.held_simulation", tmp_path, 3600)
+    plain, masked = report["plain"], report["masked"]
+    for run in (plain, masked):
+        assert [numbers["fedstale/participants"] for numbers in run["rounds"]] == [6, 5, 6, 5]
+        assert [numbers["fedstale/memory_lost"] for numbers in run["rounds"]] == [0, 0, 0, 0]
+    assert [numbers["fedstale/clipped"] for numbers in masked["rounds"]] == [0, 0, 0, 0]
+    error = np.abs(np.subtract(masked["model"], plain["model"])).max()
+    assert 0 < error < 2 * 4 * 6 * (1000 / 2100) * (2 * 4.0 / 2**22)
+    assert np.abs(plain["model"]).min() > 0.5

@@ -71,7 +71,7 @@ OPTIONS: dict[str, Any] = {
     [
         (fs.FedStale(), "sample"),
         (fs.FedStale(beta=0.5, server_lr=0.7), "client"),
-        (fs.rules.TemperedFedStale(theta=0.5), "sample"),
+        (fs.rules.TemperedFedStale(theta=0.5, stand_in=False), "sample"),
         (fs.rules.ServerAdam(fs.UnbiasedFedVARP()), "client"),
     ],
     ids=repr,

@@ -56,7 +56,7 @@ SIZES = [10 * (i + 1) for i in range(CLIENTS)]
 RULES: list[tuple[fs.Rule, Any]] = [
     (fs.FedStale(), "sample"),
     (fs.FedStale(beta=0.5), "client"),
-    (fs.rules.TemperedFedStale(theta=0.5), "sample"),
+    (fs.rules.TemperedFedStale(theta=0.5, stand_in=False), "sample"),
 ]
 
 

@@ -26,8 +26,8 @@ RULES: list[fs.Rule] = [
     fs.FedStale(beta="auto"),
     fs.FedStale(beta={0: 0.2, 20: 1.0}),
     fs.UnbiasedFedVARP(),
-    fs.rules.TemperedFedStale(theta=0.5, refresh=0.25),
-    fs.rules.TemperedFedStale(theta=0.0, beta="auto", refresh=0.0),
+    fs.rules.TemperedFedStale(theta=0.5, refresh=0.25, stand_in=False),
+    fs.rules.TemperedFedStale(theta=0.0, beta="auto", refresh=0.0, stand_in=False),
     fs.rules.ServerAdam(fs.FedStale(beta=0.7)),
     fs.rules.Guarded(fs.FedStale(beta=0.5), max_weight=4.0),
 ]
@@ -95,7 +95,7 @@ def test_the_same_updates_as_with_rows_on_the_server(rule: fs.Rule) -> None:
 
 
 def test_float32_rows_do_not_drift() -> None:
-    rule = fs.rules.TemperedFedStale(theta=0.5, refresh=0.25)
+    rule = fs.rules.TemperedFedStale(theta=0.5, refresh=0.25, stand_in=False)
     state, clients = rule.init(federation(), memory="clients"), Clients(np.float32)
     draw = np.random.default_rng(3)
     for t in range(400):
@@ -130,7 +130,9 @@ def expected_update(prepare: Callable[[], tuple[fs.State, Clients]], rule: fs.Ru
 
 
 @pytest.mark.parametrize("fade", [1.0, 0.9])
-@pytest.mark.parametrize("rule", [fs.FedStale(beta=0.4), fs.rules.TemperedFedStale(theta=1.0, refresh=0.25)], ids=repr)
+@pytest.mark.parametrize(
+    "rule", [fs.FedStale(beta=0.4), fs.rules.TemperedFedStale(theta=1.0, refresh=0.25, stand_in=False)], ids=repr
+)
 def test_unbiased_whatever_is_remembered_and_however_it_fades(rule: fs.Rule, fade: float) -> None:
     def prepare() -> tuple[fs.State, Clients]:
         state, clients = rule.init(federation(), memory="clients"), Clients()
@@ -205,8 +207,9 @@ def test_saved_and_loaded(tmp_path: Any) -> None:
         fs.rules.MIFA(),
         fs.FedStale(beta="auto-per-client"),
         fs.FedStale(beta="theory"),
-        fs.rules.TemperedFedStale(),
-        fs.rules.TemperedFedStale(theta=0.5, self_normalised=True),
+        fs.rules.TemperedFedStale(stand_in=False),
+        fs.rules.TemperedFedStale(theta=0.5),
+        fs.rules.TemperedFedStale(theta=0.5, stand_in=False, self_normalised=True),
         fs.rules.Guarded(fs.FedStale(beta=0.5), clip_norm=1.0),
     ],
     ids=repr,

@@ -216,6 +216,8 @@ class HeldMemory:
         ordered = self._ordered.get(reply.node)
         if ordered is None:
             raise BadAnswer("it was given no order")
+        length, vectors = aggregator.layout.num_params, self._secure is None
+        answer = read_answer(reply.content, ordered.order, length, vectors=vectors)
         members = aggregator.members
         if members.index(reply.identity) != members.index(ordered.identity) or (
             self._probabilities.known is not None and reply.identity != ordered.identity
@@ -223,8 +225,6 @@ class HeldMemory:
             self._introduced[reply.node] = reply.identity
             self._identity.nodes[reply.node] = reply.identity
             raise BadAnswer(f"it answers as {reply.identity} an order for {ordered.identity or 'somebody unknown'}")
-        length, vectors = aggregator.layout.num_params, self._secure is None
-        answer = read_answer(reply.content, ordered.order, length, vectors=vectors)
         if not aggregator.by_sample and answer.mass != 1.0:
             raise BadAnswer(f"its weight is {answer.mass}, and every client has the weight 1")
         return ordered, answer

@@ -41,23 +41,16 @@ def read_order(record: ConfigRecord) -> tuple[Order, str, str]:
 def answer_records(answer: Answer, order: Order, dtype: np.dtype[Any]) -> RecordDict:
     """Write an answer, its vectors in the model's precision."""
     vectors = {"step": answer.step, "change": answer.change}
-    return RecordDict(
-        {
-            SUMS: ArrayRecord({name: Array(vector.astype(dtype)) for name, vector in vectors.items()}),
-            KEY: answer_numbers(answer, order, answer.statistics),
-        }
-    )
-
-
-def answer_numbers(answer: Answer, order: Order, statistics: NDArray[np.float64]) -> ConfigRecord:
-    """Write the numbers of an answer."""
-    return ConfigRecord(
+    numbers = ConfigRecord(
         {
             "round": order.round,
             "mass": float(answer.mass),
             "remembered": answer.remembered,
-            "statistics": [float(value) for value in statistics],
+            "statistics": [float(value) for value in answer.statistics],
         }
+    )
+    return RecordDict(
+        {SUMS: ArrayRecord({name: Array(vector.astype(dtype)) for name, vector in vectors.items()}), KEY: numbers}
     )
 
 

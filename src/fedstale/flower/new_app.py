@@ -33,6 +33,7 @@ def write_app(folder: str | Path, *, name: str | None = None) -> list[Path]:
     texts = {
         folder / "pyproject.toml": _text("pyproject.toml", name, package),
         folder / "README.md": _text("README.md", name, package),
+        folder / "LICENSE": _text("LICENSE", name, package),
         folder / package / "__init__.py": f'"""The app {name}."""\n',
     }
     texts |= {folder / package / file: _text(file, name, package) for file in _IN_PACKAGE}

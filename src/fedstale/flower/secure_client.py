@@ -22,7 +22,7 @@ from .layout import decode
 from .secure_wire import SecureScale
 
 _INS, _RES = "fitins", "fitres"
-Contribute = Callable[..., tuple[Answer, np.dtype[Any], RecordDict]]
+_Contribute = Callable[..., tuple[Answer, np.dtype[Any], RecordDict]]
 
 
 def instruction(
@@ -45,7 +45,7 @@ def asked(content: RecordDict) -> bool:
     return KEY in content.get(f"{_INS}.config", {})
 
 
-def reply(message: Message, context: Context, call_next: ClientAppCallable, contribute: Contribute) -> Message:
+def reply(message: Message, context: Context, call_next: ClientAppCallable, contribute: _Contribute) -> Message:
     """Let the app train, and return what is to be masked."""
     config = dict(message.content.config_records[f"{_INS}.config"])
     told = json.loads(str(config.pop(KEY)))

@@ -17,7 +17,6 @@ from .store import Memory
 __all__ = [
     "PRECISIONS",
     "Clustered",
-    "HeldByClients",
     "LowRank",
     "Memory",
     "Precision",

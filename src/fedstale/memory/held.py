@@ -33,7 +33,7 @@ from .precision import Precision
 
 NAME = "clients"
 """What a user writes for this memory."""
-MOST_GHOSTS = 0.1
+_MOST_GHOSTS = 0.1
 """The share of all masses from which on ghosts are not waited for to fade."""
 
 
@@ -144,7 +144,7 @@ class HeldByClients(StaleMemory):
 
     def settle(self) -> bool:
         """Start anew where there are too many ghosts; say whether it was so."""
-        too_many = self.ghosts > MOST_GHOSTS * (self.ghosts + float(self.masses.sum()))
+        too_many = self.ghosts > _MOST_GHOSTS * (self.ghosts + float(self.masses.sum()))
         if too_many:
             self.reset()
         return too_many
