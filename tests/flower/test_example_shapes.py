@@ -262,7 +262,7 @@ def run(texts: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(folder))
         client, server = (importlib.import_module(f"app.{name}_app") for name in ("client", "server"))
-    config = {"num-server-rounds": 3, "local-epochs": 2, "learning-rate": 0.1, "fraction-evaluate": 0.5}
+    config: dict[str, Any] = {"num-server-rounds": 3, "local-epochs": 2, "learning-rate": 0.1, "fraction-evaluate": 0.5}
     config |= {"output": str(folder)}
     contexts = [Context(1, i, {"partition-id": i, "num-partitions": 3}, RecordDict(), dict(config)) for i in range(3)]
     grid = MemoryGrid({i: lambda m, c=contexts[i]: client.app(m, c) for i in range(3)})  # type: ignore[misc]

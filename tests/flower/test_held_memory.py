@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
 import fedstale as fs
 from fedstale.checks import InvalidInput
@@ -29,7 +30,7 @@ class Device:
 
     def __call__(self, message: Message) -> Message:
         reply = memory_mod(message, self.context, lambda m, _: self.trainer(m))
-        if message.metadata.message_type == "train":
+        if SUMS in reply.content:
             self.reply = reply
         return reply
 
@@ -192,6 +193,24 @@ def test_resumed_with_rows_on_disk_equals_uninterrupted(tmp_path: Path) -> None:
     assert resumed.held is not None
 
 
+def test_a_real_app_with_the_mod_and_a_server_without_the_word() -> None:
+    """Flower's ClientApp around it; and the mod does nothing but report an id where no order comes."""
+    trainers_of = {i: Trainer(i, metrics={}) for i in range(3)}
+    app = ClientApp(mods=[memory_mod])
+    app.train()(lambda message, context: trainers_of[int(context.node_config["partition-id"])](message))
+    contexts = {i: Context(1, i, {"partition-id": i}, RecordDict(), {}) for i in range(3)}
+    grid = MemoryGrid({i: lambda m, c=contexts[i]: app(m, c) for i in range(3)})  # type: ignore[misc]
+    options: dict[str, Any] = {"beta": 0.5, "fraction_evaluate": 0.0, **OPTIONS}
+    plain = FedStale(**options).start(grid, record(first_model()), num_rounds=3)
+    assert not contexts[0].state
+    held = FedStale(memory="clients", **options)
+    found = held.start(grid, record(first_model()), num_rounds=3)
+    np.testing.assert_allclose(flat(found.arrays), flat(plain.arrays), rtol=2e-5, atol=2e-6)
+    assert held.aggregator is not None
+    assert held.aggregator.identities == ["partition-id:0", "partition-id:1", "partition-id:2"]
+    assert contexts[0].state
+
+
 def test_an_erased_client_is_in_no_sum() -> None:
     nodes = devices()
     strategy = FedStale(memory="clients", **OPTIONS)
@@ -207,8 +226,8 @@ def test_an_erased_client_is_in_no_sum() -> None:
 
 def test_clients_without_the_mod_are_told_what_is_missing() -> None:
     def without(message: Message, trainer: Any) -> Message:
-        if message.metadata.message_type == "query":
-            return Message(Error(2, "No query function registered"), reply_to=message)
+        if "arrays" not in message.content:
+            return Message(Error(2, "KeyError: 'arrays'"), reply_to=message)
         reply: Message = trainer(message)
         return reply
 

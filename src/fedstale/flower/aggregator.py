@@ -274,8 +274,8 @@ class Aggregator:
     ) -> int:
         """Give the next indices to who is new, and take note of all sizes; return how many claims were cut.
 
-        So many had `joined` in this round before, and are not among those that the setting knows. With `believed`, sizes
-        count as they are: the clients were told the largest one before.
+        So many had `joined` in this round before, and are not among those that the setting knows. With `believed`,
+        sizes count as they are: the clients were told the largest one before.
         """
         state, members = self.state, self.members
         new = members.add((reply.identity for reply in replies), state.round)

@@ -126,14 +126,20 @@ class HeldMemory:
         return [Message(content, reply_to=asked[node]) for node, content in self._secure.contents.items()]
 
     def _introduce(self, grid: Grid, messages: Sequence[Message]) -> None:
-        """Ask nodes who they are, of which that is not known: an order is for a client."""
+        """Ask nodes who they are, of which that is not known: an order is for a client.
+
+        The question is a message to train, which every app takes. SecAgg+ lets no such message pass: a node that is not
+        known counts as a new client there, and where it turns out to be another the round is lost, once.
+        """
+        if self._options["secure_aggregation"] is not None:
+            return
         nodes = [message.metadata.dst_node_id for message in messages]
         unknown = [n for n in nodes if self._identity.last_identity(n) is None and n not in self._introduced]
         if not unknown:
             return
         query = RecordDict({KEY: ConfigRecord({WHO: True})})
         about = messages[0].metadata
-        kind, group = MessageType.QUERY, about.group_id
+        kind, group = MessageType.TRAIN, about.group_id
         asked = [Message(query, dst_node_id=n, message_type=kind, group_id=group, ttl=about.ttl) for n in unknown]
         for reply in grid.send_and_receive(asked, timeout=about.ttl):
             node = reply.metadata.src_node_id

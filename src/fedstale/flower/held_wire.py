@@ -18,7 +18,7 @@ KEY = "fedstale"
 SUMS = "fedstale.sums"
 """The two vectors of an answer."""
 WHO = "who"
-"""In a query: asks a client to say who it is."""
+"""In the place of an order: asks a client to say who it is."""
 _SIZE_KEY, _FEDERATION = "size-key", "federation"
 _KINDS: dict[str, type] = {"int": int, "float": float}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from numpy.typing import NDArray
 
@@ -39,7 +39,7 @@ def memory_mod(message: Message, context: Context, call_next: ClientAppCallable)
     Flower's mod before it: `ClientApp(mods=[secaggplus_mod, memory_mod])`.
     """
     content = message.content if message.has_content() else RecordDict()
-    if message.metadata.message_type == MessageType.QUERY and WHO in content.get(KEY, {}):
+    if WHO in content.get(KEY, {}):
         return report_identity(Message(RecordDict(), reply_to=message), context)
     if secure_client.asked(content):
         return secure_client.reply(message, context, call_next, _contribute)

@@ -1,0 +1,46 @@
+"""The strategies under every release of Flower in reach: each in an environment of its own, without our pins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = ("1.38.0", "1.39.0", "1.40.0", "1.41.0")
+CORE = (
+    "test_equivalence",
+    "test_rounds",
+    "test_replies",
+    "test_identity",
+    "test_resume",
+    "test_held_memory",
+    "test_secure_aggregation",
+)
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_core_tests_pass(version: str, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    base = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    wanted = [f"flwr=={version}", "pytest", "hypothesis", *base]
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean |= {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "FLWR_TELEMETRY_ENABLED": "0"}
+
+    def call(*words: str) -> str:
+        done = subprocess.run(
+            [str(python), "-m", *words], cwd=ROOT, env=clean, capture_output=True, text=True, timeout=3600
+        )
+        assert done.returncode == 0, f"{words}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+        return done.stdout
+
+    call("pip", "install", "--quiet", *wanted)
+    call("pytest", "-p", "no:cacheprovider", *(f"tests/flower/{name}.py" for name in CORE))
+    assert version in call("pip", "show", "flwr")
