@@ -56,7 +56,8 @@ def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures are composed, but not drawn, for tests that ask for other things: most of their time is text layout."""
     pytest.importorskip("matplotlib")
 
-    def savefig(self: object, file: Path, *, format: str, **_: Any) -> None:
-        file.write_bytes({"png": b"\x89PNG", "svg": b"<svg>"}[format].ljust(600))
+    def savefig(self: object, file: Path | str, *, format: str = "", **_: Any) -> None:
+        kind = format or Path(file).suffix[1:]
+        Path(file).write_bytes({"png": b"\x89PNG", "svg": b"<svg>"}[kind].ljust(600))
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)

@@ -108,6 +108,15 @@ def test_every_package_has_its_page(package: str) -> None:
         assert inspect.isclass(thing) or inspect.isroutine(thing) or f".. py:data:: {name}\n" in page, name
 
 
+def test_every_picture_of_the_gallery_is_made_by_the_code_on_the_page() -> None:
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\(images/(gallery-[\w-]+\.png)\)", text))
+    assert (
+        shown == set(re.findall(r'savefig\("([\w-]+\.png)"', text)) == {p.name for p in DOCS.glob("images/gallery-*")}
+    )
+    assert all((DOCS / "images" / name).stat().st_size < 60_000 for name in shown)
+
+
 def commands(name: str = "fedstale", command: Any = generated.command) -> Iterator[tuple[str, Any]]:
     """Every command of the command line that does something, with its full name."""
     if not hasattr(command, "commands"):
@@ -180,7 +189,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
             assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//", tag), f"{page.name}: {tag}"
     every_class_has_its_page(tmp_path)
     mathematics_is_drawn_here(tmp_path)
-    the_search_knows(tmp_path, "model", "simulator")
+    the_search_knows(tmp_path, "notebook", "pandas", "custom", "model", "gpu", "simulator")
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
