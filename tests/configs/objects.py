@@ -97,7 +97,15 @@ def wrapped(draw: st.DrawFn, optimizer: str | None, guarded: bool) -> rules.Rule
     return rule
 
 
+made_robust = st.builds(
+    rules.Robust,
+    plain.filter(lambda rule: not isinstance(rule, (rules.Anchored, rules.Scaffold))),
+    method=st.sampled_from(["median", "trimmed", "norms"]),
+    trim=st.floats(0, 0.4),
+    ratio=st.floats(1, 9),
+)
 wrappers: dict[str, st.SearchStrategy[Any]] = {
+    "Robust": made_robust,
     "Guarded": wrapped(None, guarded=True) | wrapped("adam", guarded=True),
     **{kind.__name__: wrapped(name, False) | wrapped(name, True) for name, kind in rules.OPTIMIZERS.items()},
 }

@@ -173,3 +173,23 @@ def test_rows_fade_and_a_resumed_run_fades_them_alike(tmp_path: Path) -> None:
 def test_a_bound_that_is_none_is_named(options: Any, text: str) -> None:
     with pytest.raises(fs.InvalidInput, match=text):
         UnbiasedFedAvg(**options)
+
+
+@pytest.mark.parametrize("robust", ["median", "trimmed", "norms:2"])
+def test_robust_combination_is_one_word_and_is_resumed(tmp_path: Path, robust: str) -> None:
+    class Hostile(Trainer):
+        def model(self, received: Model, server_round: int) -> Model:
+            return {name: (a - 50.0).astype(a.dtype) for name, a in received.items()}
+
+    nodes: dict[int, Node] = {**trainers(range(6)), 9: Hostile(9)}
+    options: Any = {**QUICK, "beta": 1.0, "max_norm_ratio": None, "checkpoint": tmp_path / "c"}
+    start = record({"w": np.zeros(3, "f8")})
+    FedStale(**options, robust=robust).start(MemoryGrid(nodes), start, num_rounds=2)
+    resumed = FedStale.resume(tmp_path / "c")
+    assert resumed.options["robust"] == robust
+    model = resumed.start(MemoryGrid(nodes), start, num_rounds=6).arrays
+    assert np.abs(flat(model)).max() < 5
+    del options["checkpoint"]
+    assert np.abs(flat(FedStale(**options).start(MemoryGrid(nodes), start, num_rounds=6).arrays)).max() > 30
+    with pytest.raises(ValueError, match="robust"):
+        FedStale(robust="mean")

@@ -293,6 +293,7 @@ def test_what_cannot_be_had_is_refused_in_one_line() -> None:
         ({"beta": "auto-per-client"}, "auto"),
         ({"clip_norm": 1.0}, "clip"),
         ({"max_norm_ratio": 5.0}, "length"),
+        ({"robust": "median"}, "compare with others"),
         ({"secure_aggregation": 3}, "SecAggPlusWorkflow"),
     ):
         with pytest.raises(InvalidInput, match=word) as caught:

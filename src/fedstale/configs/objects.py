@@ -43,6 +43,7 @@ CLASSES: dict[str, type[Any]] = {
         *rules.RULES.values(),
         *rules.OPTIMIZERS.values(),
         rules.Guarded,
+        rules.Robust,
         betas.Constant,
         betas.Schedule,
         *betas.NAMES.values(),

@@ -35,7 +35,7 @@ def short_rule(rule: rules.Rule) -> dict[str, Config]:
     """A rule as the settings `rule`, `beta`, `rule_options`, `server_lr`, `clip_norm`, `max_weight`.
 
     Bounds inside a server optimiser are the same as around it, and the η_s of a rule inside one is not used. What these
-    settings cannot say (a rule that is guarded twice, a server Adam with η_s = 1) is one config, as `rule`.
+    settings cannot say (a rule that is guarded twice or robust, a server Adam with η_s = 1) is one config, as `rule`.
     """
     config = to_config(rule)
     base, wrappers = rule, list[rules.Guarded | rules.ServerOptimizer]()
@@ -46,7 +46,8 @@ def short_rule(rule: rules.Rule) -> dict[str, Config]:
     optimizers = [outer for outer in wrappers if isinstance(outer, rules.ServerOptimizer)]
     outermost: rules.Rule = optimizers[0] if optimizers else base
     usual_lr = next((field.default for field in fields(outermost) if field.name == "server_lr"), 1.0)
-    if not whole(config) or max(len(guards), len(optimizers)) > 1 or (outermost.server_lr == 1.0 and usual_lr != 1.0):
+    cannot = isinstance(base, rules.WrappedRule) or max(len(guards), len(optimizers)) > 1
+    if cannot or not whole(config) or (outermost.server_lr == 1.0 and usual_lr != 1.0):
         return {"rule": config}
     options: dict[str, Config] = {}
     for part in (base, *optimizers):

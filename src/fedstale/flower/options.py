@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     num_clients: int | None
     max_clients: int | None
     forget_after: int | Literal["auto"] | None
+    robust: str | None
     clip_norm: float | None
     max_weight: float | None
     max_wait: float | None
@@ -88,6 +89,7 @@ _DEFAULTS: Options = {
     "num_clients": None,
     "max_clients": None,
     "forget_after": "auto",
+    "robust": None,
     "clip_norm": None,
     "max_weight": None,
     "max_wait": 60.0,
@@ -149,6 +151,9 @@ def _check_held(settings: Options, given: Options) -> None:
     if held and given.get("max_norm_ratio") is not None:
         what = f'cannot be had with memory="{CLIENTS}": the server sees no update whose length it could compare'
         raise fail("max_norm_ratio", given["max_norm_ratio"], what)
+    if held and given.get("robust") is not None:
+        what = f'cannot be had with memory="{CLIENTS}": the server sees no update that it could compare with others'
+        raise fail("robust", given["robust"], what)
     if held and given.get("late_for"):
         raise fail("late_for", given["late_for"], f'must be 0 with memory="{CLIENTS}": what comes late was not counted')
     if held:

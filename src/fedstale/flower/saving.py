@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 from ..checks import fail
 from ..durable import Lock, relative
 from ..memory.held import NAME as CLIENTS
-from ..rules import Guarded, Rule, guard
+from ..rules import Guarded, Rule, guard, robustly
 from . import checkpoint_file
 from .aggregator import Aggregator
 from .asking import Asking
@@ -60,7 +60,7 @@ class SavedStrategy(FedAvg):
             options["max_weight"] = rule.max_weight if options["max_weight"] is None else options["max_weight"]
             rule = rule.rule
         self.rule = rule
-        self._bounded = guard(rule, options["clip_norm"], options["max_weight"])
+        self._bounded = guard(robustly(rule, options["robust"]), options["clip_norm"], options["max_weight"])
         self.options = options
         self.identity = Identity(options["identity"], must_last=options["checkpoint"] is not None)
         self.probabilities = Probabilities(options["probabilities"])

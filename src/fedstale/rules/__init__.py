@@ -22,6 +22,7 @@ from .fedprox import FedProx
 from .fedsteer import FedSteer, UnbiasedFedSteer
 from .guard import Guarded, guard
 from .mifa import MIFA, WaitingMIFA
+from .robust import Robust, robustly
 from .sarah import SARAH
 from .scaffold import Scaffold
 from .scsg import SCSG
@@ -66,6 +67,7 @@ __all__ = [
     "Local",
     "MemoryState",
     "OutsideCoverage",
+    "Robust",
     "Rule",
     "RuleState",
     "Scaffold",
@@ -86,6 +88,7 @@ __all__ = [
     "make",
     "per_client",
     "refuse_non_finite",
+    "robustly",
 ]
 
 _ALL: tuple[type[Rule], ...] = (
