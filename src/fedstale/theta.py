@@ -1,6 +1,6 @@
 """How strongly rarity is corrected: the exponent θ of the weights p_i^(−θ) (`fedstale.rules.tempered`).
 
-Let e_i = Δ_i − β m_i be what the memory does not foretell. Given the past, and for clients that come independently,
+Let e_i = Δ_i − β m_i be what the memory does not predict. Given the past, and for clients that come independently,
 
     E[Δ] − Σ α_i Δ_i = −Σ_i α_i (1 − p_i^(1−θ)) e_i          bias: 0 at θ = 1, and as the memory gets right
     E‖Δ − E[Δ]‖²    =  Σ_i α_i² (1 − p_i) p_i^(1−2θ) ‖e_i‖²   noise: least at θ = 0

@@ -135,6 +135,17 @@ def test_clusters_are_means_of_their_participants() -> None:
         memory.assign([0] * N)
 
 
+def test_what_cannot_be_asked_of_clusters_is_refused() -> None:
+    memory = Clustered(N, D, make("ram:float64", 1, 1).precision, 2)
+    for wrong, says in (([0, 1], "6 integers"), ([0.5] * N, "6 integers"), ([2] * N, "0 … 1"), ([-1] * N, "0 … 1")):
+        with pytest.raises(fs.InvalidInput, match=says):
+            memory.assign(wrong)
+    with pytest.raises(fs.InvalidInput, match="use one with rows"):
+        memory.forget([0])
+    with pytest.raises(fs.InvalidInput, match="does not shrink"):
+        memory.grow(N - 1)
+
+
 def test_given_clusters_survive_a_save(tmp_path: Path) -> None:
     rule = fs.FedStale(beta=1.0)
     state = rule.init(fs.Federation(N, D), memory="clustered:2")

@@ -92,7 +92,7 @@ def test_fedsteer_is_biased_by_the_fit_in_the_same_round(core: int) -> None:
 
 
 def test_fedsteer_moves_those_who_stay_away_with_those_who_come() -> None:
-    """Client 1 has always sent twice what client 0 sends: away, it is foretold to go on so."""
+    """Client 1 has always sent twice what client 0 sends: away, it is predicted to go on so."""
     rule = rules.UnbiasedFedSteer(core=1, ridge=1e-9)
     state = rule.init(fs.Federation(2, 3), memory="ram:float64")
     old, new = np.array([1.0, 2.0, 3.0]), np.array([-3.0, 0.5, 1.0])

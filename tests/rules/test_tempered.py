@@ -68,13 +68,18 @@ def prepared(rule: fs.Rule, memory: str = "ram:float64") -> Callable[[], fs.Stat
 def test_bias_and_noise_are_those_of_the_theory(theta: float, beta: float, refresh: float) -> None:
     rule = rules.TemperedFedStale(theta=theta, beta=beta, refresh=refresh, stand_in=False)
     prepare = prepared(rule)
-    foretold = beta * prepare().memory.rows(np.arange(N))
+    predicted = beta * prepare().memory.rows(np.arange(N))
     found = list(outcomes(rule, prepare, UPDATES, P))
     mean: Array = np.sum([chance * delta for chance, delta in found], axis=0)
     noise = sum(chance * float(np.sum((delta - mean) ** 2)) for chance, delta in found)
-    given = (UPDATES, foretold, P, ALPHA, theta)
+    given = (UPDATES, predicted, P, ALPHA, theta)
     assert mean - ALPHA @ UPDATES == pytest.approx(theory.tempered_bias(*given), abs=1e-12)
     assert noise == pytest.approx(theory.tempered_noise(*given), rel=1e-10)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"shapes \(5, 7\), \(4, 7\), \(5,\)"):
+        theory.tempered_bias(UPDATES, UPDATES[:4], P, ALPHA, 0.5)
 
 
 def test_bias_vanishes_where_the_memory_is_right() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedstale as fs
 from fedstale.figures import comparison_picture
 from fedstale.simulation import compare, make_settings
 from fedstale.simulation.comparison import EVERYBODY, Comparison, Method
@@ -48,3 +49,8 @@ def test_the_picture_shows_it(found: Comparison, tmp_path: Path) -> None:
     png, svg = comparison_picture(found, tmp_path / "picture")
     assert png.stat().st_size > 10_000
     assert "gap closed" in svg.read_text(encoding="utf-8")
+
+
+def test_nothing_to_compare_is_refused(found: Comparison) -> None:
+    with pytest.raises(fs.InvalidInput, match="at least one method"):
+        compare(found.settings, [])

@@ -81,3 +81,10 @@ def test_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="there is no file"):
         from_file(tmp_path / "absent.toml")
+
+
+def test_a_grid_without_a_name_or_a_named_task_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="one line of printable text"):
+        Grid("two\nlines", {}, {"seed": [0]}).runs()
+    with pytest.raises(InvalidInput, match="needs a named task"):
+        lr_grid({"class": "Quadratic"})

@@ -1,9 +1,9 @@
-"""FedSteer: what a client would send is foretold from the others' latest updates, by coordinates fitted when it came.
+"""FedSteer: what a client would send is predicted from the others' latest updates, by coordinates fitted when it came.
 
 Zhang, Pereira, Siew, Liu, Joe-Wong & El-Azouzi, FedSteer: taming extreme gradient staleness in federated learning with
 corrective projections and caching, UAI 2026 (arXiv 2606.10124).
 
-    q_1 … q_k: the last updates of a core set of k clients;   x_i = Σ_j s_ij q_j foretells Δ_i
+    q_1 … q_k: the last updates of a core set of k clients;   x_i = Σ_j s_ij q_j predicts Δ_i
     s_i ← argmin_s ‖Δ_i/‖Δ_i‖ − Σ_j s_j q_j/‖q_j‖‖² + λ‖s‖², scaled back, for i ∈ S
     Δ = Σ_i α_i x_i + Σ_S (α_i/p_i)(Δ_i − x_i),   then   q_j ← Δ_j for j ∈ S in the core set
 

@@ -3,7 +3,7 @@
     Δ = β Σ_i α_i m_i + Σ_S (α_i/p_i^θ)(Δ_i − β m_i),   then   m_i ← m_i + r_i (Δ_i − m_i),  r_i = max(1/visits_i, r)
 
 With r = 1, θ = 1 is FedStale (Rodio & Neglia, ECAI 2024, Eq. 8), and so U-FedAvg (β = 0) and U-FedVARP (β = 1); θ = 0
-with β = 1 is MIFA (Gu et al., NeurIPS 2021). θ < 1 is biased by a multiple of what the memory does not foretell, which
+with β = 1 is MIFA (Gu et al., NeurIPS 2021). θ < 1 is biased by a multiple of what the memory does not predict, which
 vanishes as the memory gets right, where FedAvg's bias stays, and it has less noise: fedstale.theory.tempered has both,
 exactly. A running mean instead of the last update averages the noise of local training away (as DIANA's memories do,
 Mishchenko et al., 2019) and costs no more memory. Weights that are divided by their sum are Hájek's (survey sampling).

@@ -1,6 +1,6 @@
 """Bias and noise of the tempered family (`fedstale.rules.tempered`), exactly, for clients that come independently.
 
-With x_i = β m_i, what is foretold of client i, and weights α_i/p_i^θ for those who come (all have come before, or the
+With x_i = β m_i, what is predicted of client i, and weights α_i/p_i^θ for those who come (all have come before, or the
 rule's `stand_in` is off):
 
     E[Δ] − Σ α_i Δ_i = −Σ_i α_i (1 − p_i^(1−θ)) (Δ_i − x_i)
@@ -19,36 +19,36 @@ from numpy.typing import ArrayLike
 from ..checks import Float, fail, fraction, probabilities
 
 
-def tempered_bias(updates: ArrayLike, foretold: ArrayLike, p: ArrayLike, alpha: ArrayLike, theta: float) -> Float:
+def tempered_bias(updates: ArrayLike, predicted: ArrayLike, p: ArrayLike, alpha: ArrayLike, theta: float) -> Float:
     """E[Δ] − Σ α_i Δ_i, shape (d,).
 
     Parameters
     ----------
-    updates, foretold
+    updates, predicted
         Δ_i and β m_i of all clients, shape (N, d).
     p, alpha
         Their probabilities and weights, shape (N,).
     theta
         θ.
     """
-    error, chance, weight = _checked(updates, foretold, p, alpha, theta)
+    error, chance, weight = _checked(updates, predicted, p, alpha, theta)
     return -(weight * (1.0 - chance ** (1.0 - theta))) @ error
 
 
-def tempered_noise(updates: ArrayLike, foretold: ArrayLike, p: ArrayLike, alpha: ArrayLike, theta: float) -> float:
+def tempered_noise(updates: ArrayLike, predicted: ArrayLike, p: ArrayLike, alpha: ArrayLike, theta: float) -> float:
     """E‖Δ − E[Δ]‖²; the parameters are those of `tempered_bias`."""
-    error, chance, weight = _checked(updates, foretold, p, alpha, theta)
+    error, chance, weight = _checked(updates, predicted, p, alpha, theta)
     squares = np.einsum("ij,ij->i", error, error)
     return float((weight**2 * (1.0 - chance) * chance ** (1.0 - 2.0 * theta)) @ squares)
 
 
 def _checked(
-    updates: ArrayLike, foretold: ArrayLike, p: ArrayLike, alpha: ArrayLike, theta: float
+    updates: ArrayLike, predicted: ArrayLike, p: ArrayLike, alpha: ArrayLike, theta: float
 ) -> tuple[Float, Float, Float]:
     fraction("theta", theta)
-    fresh, guess = np.asarray(updates, dtype=np.float64), np.asarray(foretold, dtype=np.float64)
+    fresh, guess = np.asarray(updates, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     chance, weight = probabilities("p", p, len(fresh)), np.asarray(alpha, dtype=np.float64)
     if fresh.ndim != 2 or guess.shape != fresh.shape or weight.shape != chance.shape:
         shapes = f"shapes {fresh.shape}, {guess.shape}, {weight.shape}"
-        raise fail("updates", shapes, "updates and foretold must be (N, d), p and alpha (N,)")
+        raise fail("updates", shapes, "updates and predicted must be (N, d), p and alpha (N,)")
     return fresh - guess, chance, weight
