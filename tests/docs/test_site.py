@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from tests.board import browser
+
+from . import in_browser
 from .blocks import PAGES, ROOT
 
 DOCS = ROOT / "docs"
@@ -190,6 +193,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     every_class_has_its_page(tmp_path)
     mathematics_is_drawn_here(tmp_path)
     the_search_knows(tmp_path, "notebook", "pandas", "custom", "model", "gpu", "simulator")
+    if not browser.install():
+        in_browser.check(tmp_path)
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
