@@ -1,0 +1,1 @@
+"""FedStale as a Flower Baseline."""
