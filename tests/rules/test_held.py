@@ -211,6 +211,7 @@ def test_saved_and_loaded(tmp_path: Any) -> None:
         fs.rules.TemperedFedStale(theta=0.5),
         fs.rules.TemperedFedStale(theta=0.5, stand_in=False, self_normalised=True),
         fs.rules.Guarded(fs.FedStale(beta=0.5), clip_norm=1.0),
+        fs.rules.Robust(fs.FedStale(beta=0.5)),
     ],
     ids=repr,
 )

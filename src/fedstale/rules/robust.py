@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 
 from ..checks import Float, fail, number, unknown
 from ..federation import CheckedRound, Ints
+from ..memory.held import NAME as CLIENTS
+from ..memory.held import Announcement
 from ..state import State
 from .anchors import Anchored
 from .base import Rule
@@ -76,6 +78,10 @@ class Robust(WrappedRule):
         self.adopt()
         object.__setattr__(self, "name", self.rule.name)
         object.__setattr__(self, "server_lr", self.rule.server_lr)
+
+    def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
+        """Refuse: what is unusual is told by single updates."""
+        raise fail("memory", CLIENTS, "robust combination compares single updates, which the clients do not send")
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Make the residuals robust, and let the rule combine."""
