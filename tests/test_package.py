@@ -64,7 +64,7 @@ brought = cache(packages_distributions)
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("src", ["sim", "flower", "ray", "board", "track", "parquet", "fast"]),
+        ("src", ["sim", "flower", "ray", "board", "track", "parquet", "fast", "pandas"]),
         ("tests", list(EXTRAS)),
         ("benchmarks", list(EXTRAS)),
         ("docs", list(EXTRAS)),

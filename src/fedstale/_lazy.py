@@ -22,7 +22,12 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(f"{package}.{homes[name]}")
+        try:
+            module = import_module(f"{package}.{homes[name]}")
+        except ModuleNotFoundError as error:
+            from .extras import explained
+
+            raise explained(error) from error
         return module if homes[name] == name else getattr(module, name)
 
     def names() -> list[str]:

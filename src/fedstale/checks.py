@@ -53,6 +53,11 @@ def printable(text: str, length: int | None = None, keep: str = "") -> str:
     return text if length is None or len(text) <= length else text[: length - 1] + "…"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 run, 2 runs."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def fail(argument: str, value: object, allowed: str, kind: type[InvalidInput] = InvalidInput) -> InvalidInput:
     """Build the error for a wrong argument (raise what it returns)."""
     try:

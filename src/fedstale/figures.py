@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .analysis import Estimate, Style, raster, style, styles
+from .analysis import Estimate, raster, style, styles
 from .analysis.palette import INDIGO, RED
+from .plots import draw_curve
 
 if TYPE_CHECKING:
     from .simulation import Comparison, Method
 
 
 def pyplot() -> Any:
-    """Matplotlib without a window, with the house style."""
+    """Matplotlib with the house style; without a window, unless it was chosen before how figures are shown."""
     import matplotlib
 
-    matplotlib.use("Agg")
+    if "MPLBACKEND" not in os.environ and "matplotlib.pyplot" not in sys.modules:
+        matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update(
@@ -37,12 +41,6 @@ def pyplot() -> Any:
         }
     )
     return plt
-
-
-def line_style(style: Style) -> dict[str, Any]:
-    """A style as Matplotlib takes it; dashes are in pixels of the screen, of which a line here is about 1.6 wide."""
-    dashes = tuple(length / 1.6 for length in style.dashes)
-    return {"color": style.colour, "linestyle": (0, dashes) if dashes else "-"}
 
 
 def footnote(figure: Any, text: str) -> None:
@@ -145,12 +143,7 @@ def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
         curve = comparison.cell(method).curve(metric)
         if all(metric not in run.metrics for run in runs.values()) and not curve.diverged:
             continue
-        rounds, mean, error = curve.rounds, curve.mean, curve.error
-        label = f"{method.label}: {curve.ending}" if curve.diverged else method.label
-        axis.plot(rounds, mean, label=label, linewidth=1.6, **line_style(look))
-        if curve.diverged and len(rounds):  # where the curve ends, not where it converged
-            axis.plot(rounds[-1], mean[-1], color=look.colour, marker="X", markersize=8, zorder=3)
-        axis.fill_between(rounds, mean - error, mean + error, color=look.colour, alpha=0.15, linewidth=0)
+        draw_curve(axis, method.label, curve, look)
     axis.set_xlabel("round")
     axis.set_xlim(0, 1.03 * comparison.settings.total_rounds)  # also of those that a run did not come to
 

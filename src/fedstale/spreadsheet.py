@@ -1,4 +1,4 @@
-"""The one writer of comma-separated values: what is text stays text where a spreadsheet opens the file.
+"""Tables for other programs: comma-separated values, in which text stays text for a spreadsheet, and data frames.
 
 A cell that begins with =, +, −, @, a tab or a carriage return is a formula to a spreadsheet, and names come from people
 and from files. It gets an apostrophe in front, which spreadsheets take for "this is text"; numbers stay numbers.
@@ -7,11 +7,13 @@ and from files. It gets an apostrophe in front, which spreadsheets take for "thi
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from .checks import InvalidInput
 from .durable import replacing
+from .extras import missing
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -49,3 +51,13 @@ def write_table(path: Path, headings: Iterable[Any], rows: Iterable[Iterable[Any
         writer = CsvWriter(file)
         writer.writerow(headings)
         writer.writerows(rows)
+
+
+def data_frame(columns: Mapping[str, Any], index: str | None = None) -> Any:
+    """Make a pandas DataFrame of columns; `index` names the one that becomes its index. Needs pandas."""
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise InvalidInput(missing("pandas")) from None
+    frame = DataFrame(dict(columns))
+    return frame if index is None else frame.set_index(index)

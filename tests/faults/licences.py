@@ -14,7 +14,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 from packaging.requirements import Requirement
 
-EXTRAS = ("", "sim", "flower", "ray", "board", "track", "parquet", "fast", "docs", "dev")
+EXTRAS = ("", "sim", "flower", "ray", "board", "track", "parquet", "fast", "pandas", "docs", "dev")
 ALLOWED = {
     *("0BSD", "BSD", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "MIT-CMU"),
     *("Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSL-1.0", "PSF-2.0", "Zlib"),

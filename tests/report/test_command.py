@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fedstale import report
 from fedstale.checks import InvalidInput
 from fedstale.simulation import make_settings
 from tests.command_line import ok
@@ -144,4 +143,3 @@ def test_a_store_that_may_only_be_read(inside: str) -> None:
         html = Path("report.html").read_text(encoding="utf-8")
         writer.finish()
     assert "running, 1 of ? rounds" in html
-    assert report.count(1, "run") == "1 run"

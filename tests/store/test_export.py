@@ -104,7 +104,7 @@ def test_without_pyarrow_one_line_says_what_to_install(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(StoreError, match=r'pip install "fedstale\[parquet\]"'):
+    with pytest.raises(StoreError, match="pyarrow is not installed: pip install 'pyarrow>="):
         store.export_parquet(tmp_path / "out.parquet")
 
 

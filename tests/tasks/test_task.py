@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from fedstale.checks import InvalidInput, UnknownName
 from fedstale.tasks import ClientData, Task, data, make, names
 from fedstale.tasks.catalogue import TASKS
+from fedstale.tasks.defaults import ALIASES
 
 SHAPES = {entry.name: entry.shape for entry in data.available()}
 
@@ -34,6 +35,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_the_names_that_are_known_without_torch_are_the_tasks() -> None:
+    assert names() == tuple(TASKS)
+    assert set(ALIASES.values()) <= set(TASKS)
+
+
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_every_task_can_be_made_and_its_model_fits_its_data(name: str) -> None:
     task = make(name, num_clients=6, share=0.5)

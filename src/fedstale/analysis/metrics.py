@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+import re
+from collections.abc import Container, Iterable
+
+from ..checks import unknown
 
 TITLES = {
     "accuracy": "Test accuracy",
@@ -23,6 +26,19 @@ TITLES = {
     "server_bytes": "Memory of the server (bytes)",
 }
 """Metrics that have a name for people, the most wanted first."""
+
+_RECORDED = (
+    *("bytes_up", "bytes_down", "seconds", "left_out", "clipped", "capped", "rounds_lost"),
+    *("swap_train", "swap_test", "accuracy_group0", "accuracy_group1"),
+)
+"""What runs record besides those."""
+
+
+def check_metric(name: str, measured: Iterable[str]) -> None:
+    """Refuse a metric that neither this run has nor any could have, and name the near ones."""
+    known = {*measured, *TITLES, *_RECORDED}
+    if name not in known and not re.fullmatch(r"accuracy_group\d+", name):
+        raise unknown("metric", name, known)
 
 
 def main_metric(names: Container[str]) -> str | None:

@@ -10,7 +10,8 @@ import numpy as np
 import typer
 
 from ..checks import InvalidInput, client_count, fail
-from .options import Json, make_console, print_json
+from ..terminal import make_console
+from .options import Json, print_json
 
 if TYPE_CHECKING:
     from ..advice import Advice

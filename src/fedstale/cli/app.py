@@ -13,6 +13,7 @@ import typer
 
 from .. import __version__
 from ..checks import InvalidInput
+from ..extras import explained
 from ..tasks.data import DataUnavailable
 from . import advise, board, compare, data, flower, report, reproduce, rules, run, runs, sweep
 from .group import CommandGroup
@@ -67,12 +68,10 @@ def main() -> None:
     except (InvalidInput, DataUnavailable) as error:
         _complain("; ".join([str(error), *getattr(error, "__notes__", ())]))
     except ModuleNotFoundError as error:
-        extra = {"torch": "sim", "sklearn": "sim", "matplotlib": "sim", "platformdirs": "sim", "flwr": "flower"}
-        extra |= {"dash": "board", "plotly": "board"}
-        package = (error.name or "").partition(".")[0]
-        if package not in extra:
+        known = explained(error)
+        if known is error:
             raise
-        _complain(f"this command needs {package}: pip install 'fedstale[{extra[package]}]'")
+        _complain(str(known))
     except MemoryError as error:  # NumPy says how much it wanted
         _complain(f"not enough memory: {error or 'choose a smaller model or fewer clients'}")
     except OSError as error:

@@ -10,7 +10,8 @@ import typer
 
 from .. import configs
 from ..checks import fail
-from .options import Json, make_console, padding, print_json, say, with_settings
+from ..terminal import make_console
+from .options import Json, padding, print_json, say, with_settings
 
 if TYPE_CHECKING:
     from rich.table import Table

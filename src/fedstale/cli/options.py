@@ -7,16 +7,13 @@ import json as jsons
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, Union, get_args, get_origin
+from typing import Annotated, Any, Optional, Union, get_args, get_origin
 
 import numpy as np
 import typer
 
 from ..checks import fail, printable
 from ..simulation.settings import Settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StorePath = Annotated[
@@ -46,14 +43,6 @@ def _finite(value: Any) -> Any:
 def say(text: object, *, err: bool = False, colour: str | None = None) -> None:
     """Print a line, or several; what came from elsewhere sends no codes to the terminal."""
     typer.secho(printable(str(text), keep="\n"), err=err, fg=colour)
-
-
-def make_console(*, err: bool = False) -> Console:
-    """Return the console for tables: as wide as the terminal, and wide enough for a file or a pipe."""
-    from .terminal import SafeConsole
-
-    plain = SafeConsole(stderr=err)
-    return plain if plain.is_terminal else SafeConsole(stderr=err, width=140)
 
 
 def padding(width: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..checks import counted
 from .options import Json, StorePath, print_json, say
 
 
@@ -39,5 +40,5 @@ def report(
         summary = {"file": str(out), "bytes": size, "kind": subject.kind, "name": subject.name}
         print_json({**summary, "runs": len(subject.infos)})
         return
-    runs = "" if subject.kind == "run" else f", {reports.count(len(subject.infos), 'run')}"
+    runs = "" if subject.kind == "run" else f", {counted(len(subject.infos), 'run')}"
     say(f"{out}: {size / 1000:,.0f} kB, {subject.kind} {subject.name}{runs}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, Patience, StorePath, make_console, number_or_text, print_json, say
+from ..terminal import make_console
+from .options import Json, Patience, StorePath, number_or_text, print_json, say
 from .sweep import Quiet, Ray, Widen, Workers, count_runs, executor, progress_bar, report_failures
 
 if TYPE_CHECKING:

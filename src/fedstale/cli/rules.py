@@ -7,8 +7,9 @@ from dataclasses import fields
 
 import typer
 
+from ..terminal import make_console
 from .group import CommandGroup
-from .options import Json, make_console, print_json, say
+from .options import Json, print_json, say
 
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Rules: list the aggregation rules.")
 

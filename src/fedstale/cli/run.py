@@ -129,8 +129,8 @@ def _start_or_resume(
 ) -> Run:
     """Begin a run, or go on with one, and run it to the end."""
     from ..simulation import MLflow, TensorBoard
+    from ..simulation.progress import RoundProgress
     from ..simulation.stored import begin_run, continue_run
-    from .progress import RoundProgress
 
     callbacks: list[Any] = []
     if trackers and trackers["tensorboard"]:

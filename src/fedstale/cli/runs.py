@@ -15,9 +15,10 @@ from .. import configs
 from ..analysis import config_label
 from ..analysis.metrics import main_metric, metric_text
 from ..checks import InvalidInput
+from ..terminal import make_console
 from .chart import chart, spark
 from .group import CommandGroup
-from .options import Json, StorePath, make_console, padding, print_json, say
+from .options import Json, StorePath, padding, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console

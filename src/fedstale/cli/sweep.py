@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..checks import fail
-from .options import Json, Patience, StorePath, make_console, print_json, say
+from ..terminal import duration, make_console
+from .options import Json, Patience, StorePath, print_json, say
 
 if TYPE_CHECKING:
     from ..analysis import Cell
@@ -162,7 +163,7 @@ def progress_bar(name: str, *, quiet: bool) -> Iterator[Callable[[SweepProgress]
                 numbers += f", {len(progress.failures)} failed"
             if progress.worked:
                 left = (time.monotonic() - began) * (progress.work - progress.worked) / progress.worked
-                numbers += f", {int(left // 60)}:{int(left % 60):02d} left"
+                numbers += f", {duration(left)} left"
             bars.update(task, total=max(progress.work, 1), completed=progress.worked or int(not progress.work))
             bars.update(task, numbers=numbers)
 

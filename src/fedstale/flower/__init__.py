@@ -14,7 +14,9 @@ from __future__ import annotations
 try:
     import flwr as _flwr  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("fedstale.flower needs Flower: pip install 'fedstale[flower]'", name="flwr") from error
+    from ..extras import explained
+
+    raise explained(error) from error
 
 from .identity import Identity, identity_mod
 from .loop import NobodyAnswered

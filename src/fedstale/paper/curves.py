@@ -9,7 +9,8 @@ import numpy as np
 
 from ..analysis import Cell, HeatMap, method_label, style
 from ..analysis.heatmap import Point, ratio
-from ..figures import footnote, line_style, pyplot, save
+from ..figures import footnote, pyplot, save
+from ..plots import line_style
 from ..spreadsheet import write_table
 from .grids import FIG3_P_MIN, FIG4_SWAP
 

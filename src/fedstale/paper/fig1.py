@@ -17,7 +17,8 @@ import numpy as np
 from ..analysis import Estimate, method_label, style
 from ..analysis.palette import INDIGO, RED
 from ..checks import Float
-from ..figures import line_style, pyplot, save
+from ..figures import pyplot, save
+from ..plots import line_style
 from ..simulation import Callback, Record, Settings, Simulation, build, make_settings
 from ..spreadsheet import write_table
 from ..store import Store

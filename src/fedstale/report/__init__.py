@@ -7,9 +7,8 @@ with Store.open("fedstale-runs", read_only=True) as store:
     size = report.write(report.page(store, report.find(store, None)), Path("report.html"))
 """
 
-from .markup import count
 from .page import page
 from .subject import Subject, find, locate
 from .write import refuse, write
 
-__all__ = ["Subject", "count", "find", "locate", "page", "refuse", "write"]
+__all__ = ["Subject", "find", "locate", "page", "refuse", "write"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..analysis import Cell, Estimate
-from .markup import count
+from ..checks import counted as count
 from .study import Study
 
 BEYOND = "by more than two standard errors of the difference, seed by seed"

@@ -84,8 +84,3 @@ def _attribute(key: str, value: object) -> str:
     if value is False:
         return ""
     return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 run, 2 runs."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

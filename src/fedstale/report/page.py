@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..analysis.verdicts import Claim
+from ..checks import counted as count
 from ..simulation.settings import Settings
 from ..store import Store
 from ..sweeps import settings_of
 from . import figures, recipe, single, tables
 from .conclusion import conclusion
-from .markup import Markup, count, tag, text
+from .markup import Markup, tag, text
 from .study import Study, studies
 from .subject import Subject
 

@@ -13,7 +13,8 @@ from .. import participation as who
 from ..checks import InvalidInput, fail, unknown
 from ..federation import Federation
 from ..state import State
-from ..tasks.defaults import ALIASES, RATES
+from ..tasks.defaults import RATES
+from ..tasks.names import QUADRATIC, task_names
 from ..tasks.quadratic import Quadratic
 from .history import Record
 from .loop import Callback, Simulation, Trainer
@@ -63,7 +64,7 @@ def make_task(settings: Settings, participation: who.Participation, *, progress:
     if not isinstance(settings.task, str):
         quadratic: Quadratic = configs.from_config(settings.task, "task")
         return quadratic
-    if settings.task == "quadratic":
+    if settings.task == QUADRATIC:
         return (
             Quadratic.figure1()
             if settings.num_clients == 2
@@ -71,9 +72,8 @@ def make_task(settings: Settings, participation: who.Participation, *, progress:
         )
     from .. import tasks
 
-    known = ["quadratic", *tasks.names(), *ALIASES]
-    if settings.task not in known:
-        raise unknown("task", settings.task, known)
+    if settings.task not in task_names():
+        raise unknown("task", settings.task, task_names())
     return tasks.make(
         settings.task,
         num_clients=settings.num_clients,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..checks import Float, InvalidInput, positive_int
+from ..extras import missing
 from ..participation import KnownProbabilities
 from .history import Record
 from .loop import Callback, Simulation
@@ -120,7 +121,7 @@ class TensorBoard(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InvalidInput("TensorBoard is not installed: pip install 'fedstale[track]'") from None
+            raise InvalidInput(missing("tensorboard")) from None
         self._writer = SummaryWriter(self.folder)
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
@@ -148,7 +149,7 @@ class MLflow(Callback):
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
-            raise InvalidInput("MLflow is not installed: pip install 'fedstale[track]'") from None
+            raise InvalidInput(missing("mlflow")) from None
         self._client = MlflowClient(self.tracking_uri)
         found = self._client.get_experiment_by_name(self.experiment)
         experiment = found.experiment_id if found else self._client.create_experiment(self.experiment)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from ..analysis import TAIL, tail
-from ..checks import Float
+from ..analysis import TAIL, diverged_text, over_seeds, tail
+from ..analysis.metrics import check_metric, main_metric, metric_text
+from ..checks import Float, InvalidInput, counted
 from ..federation import Ints
 from ..interrupts import postponed
 from ..participation import Estimator, Participation, Process
 from ..rules import Rule
-from ..spreadsheet import CsvWriter
+from ..spreadsheet import CsvWriter, data_frame
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
 from .history import Rounds, RoundsInStore
 from .loop import Callback, Simulation
-from .settings import Settings, make_settings
+from .options import Options, with_options
+from .progress import round_progress
+from .settings import DEFAULT_TASK, Settings, make_settings
 from .stored import begin_run, continue_run, objects_to_pass
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ..store import Store
     from ..tasks import Task
 
@@ -48,6 +53,8 @@ class Result:
         What the rounds were: in RAM, or of a run that is kept in a store, read from there when asked for.
     state
         The server's state at the end: model, memory, estimator.
+    make_model
+        Makes the untrained torch model, where there is one.
     """
 
     label: str
@@ -56,6 +63,16 @@ class Result:
     diverged_in: int | None
     rounds: Rounds
     state: State
+    make_model: Callable[[], nn.Module] | None = None
+
+    def __repr__(self) -> str:
+        """One line: method, how it ended, and what it is judged by."""
+        how = self.reason if self.diverged_in is None else diverged_text([self.diverged_in])
+        text = f"{self.label}: {how}, {self.state.round} of {counted(self.rounds_planned, 'round')}"
+        metric = main_metric(self.metrics)
+        if metric is not None and self.diverged_in is None:
+            text += f", {metric} {metric_text(metric, self.final(metric))}"
+        return f"<Result {text}>"
 
     @cached_property
     def metrics(self) -> dict[str, Float]:
@@ -77,13 +94,23 @@ class Result:
         """w_T, shape (d,)."""
         return self.state.model
 
+    def model_state(self) -> dict[str, Any]:
+        """The trained model as torch's `state_dict`, for `load_state_dict` of the same model."""
+        from ..training.layout import unflatten
+
+        if self.make_model is None:
+            raise InvalidInput("this run has no torch model: Result.model is its vector of parameters")
+        module = self.make_model()
+        unflatten(module, self.model)
+        return module.state_dict()
+
     def final(self, metric: str = "accuracy") -> float:
-        """The last measured value of a metric; NaN when there is none.
+        """The last measured value of a metric; NaN where this run has none, an error for a name that no run has.
 
         Of a run that diverged it is the last one before that (see `diverged_in`): where it stood, not what it reached.
         What runs are compared by is `tail`.
         """
-        values = self.metrics.get(metric, np.array([]))
+        values = self.series(metric)[1]
         measured = values[~np.isnan(values)]
         return float(measured[-1]) if measured.size else float("nan")
 
@@ -92,14 +119,36 @@ class Result:
 
         A run that was stopped early is judged by the rounds it has: see `fedstale.analysis.tail`.
         """
-        values = self.metrics.get(metric, np.array([]))
+        rounds, values = self.series(metric)
         done, planned = len(values), self.rounds_planned
-        return tail(np.arange(done), values, planned=planned, done=done, diverged_in=self.diverged_in, share=share)
+        return tail(rounds, values, planned=planned, done=done, diverged_in=self.diverged_in, share=share)
 
     def series(self, metric: str) -> tuple[Ints, Float]:
         """A metric over the rounds: their indices, from 0, and its values."""
+        if metric not in self.metrics:
+            check_metric(metric, self.metrics)
         values = self.metrics.get(metric, np.array([]))
         return np.arange(len(values)), values
+
+    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
+        """Draw a metric over the rounds with Matplotlib, and return the axes.
+
+        Parameters
+        ----------
+        metric
+            Its name; default: the test accuracy, or the excess loss of a quadratic.
+        ax
+            The axes to draw on; default: new ones.
+        """
+        from ..plots import plot_curves
+
+        metric = metric or main_metric(self.metrics) or "accuracy"
+        return plot_curves({self.label: over_seeds([self.series(metric)])}, metric, ax)
+
+    def to_pandas(self) -> Any:
+        """The metrics as a pandas DataFrame, one row per round (from 0), NaN where not measured."""
+        rounds = np.arange(len(next(iter(self.metrics.values()), ())))
+        return data_frame({"round": rounds, **self.metrics}, index="round")
 
     def to_csv(self, path: str | Path) -> None:
         """Write one line per round."""
@@ -121,17 +170,20 @@ def result(simulation: Simulation, reason: str, label: str, rounds: Rounds | Non
         diverged_in=simulation.state.round + 1 if reason == "diverged" else None,
         rounds=simulation.records if rounds is None else rounds,
         state=simulation.state,
+        make_model=getattr(simulation.trainer, "make_model", None),
     )
 
 
+@with_options
 def simulate(
-    task: str | Task | Quadratic = "digits-mlp",
+    task: str | Task | Quadratic = DEFAULT_TASK,
     rule: str | Rule | None = None,
-    participation: Process | Participation | None = None,
+    participation: str | Process | Participation | None = None,
     *,
     store: str | Path | Store | None = None,
     callbacks: Sequence[Callback] = (),
-    **options: Any,
+    progress: bool | None = None,
+    **options: Unpack[Options],
 ) -> Result:
     """Simulate a federation and return its metrics, model and memory.
 
@@ -142,11 +194,13 @@ def simulate(
     rule
         The name of a rule, or a rule; default: "tempered", and "fedstale" where only `beta` is given.
     participation
-        Who shows up; default: half of the clients always, the others with probability `p_min`.
+        Who shows up, by name or as a process; default: half of the clients always, the others with probability `p_min`.
     store
         Store the run, with checkpoints: a folder, or an open `Store`.
     callbacks
         Called at the start, after every round and at the end.
+    progress
+        Whether to show a progress bar; default: in a notebook and in a terminal.
     **options
         Any field of `Settings`: beta, p_min, swap, rounds, seed, lr, engine, probabilities, memory, … Fields that take
         a name (selection, probabilities) also take an object.
@@ -163,10 +217,11 @@ def simulate(
         named["participation"] = participation
     settings = make_settings(**named)
     given = {name: named.get(name) for name in settings.unwritten}
+    watchers = [*callbacks, *round_progress(settings, progress)]
     if store is None:
-        simulation = build(settings, callbacks=callbacks, progress=False, **objects_to_pass(settings, **given))
+        simulation = build(settings, callbacks=watchers, progress=False, **objects_to_pass(settings, **given))
         return result(simulation, simulation.run(), settings.label)
-    return _stored(settings, given, store, callbacks)
+    return _stored(settings, given, store, watchers)
 
 
 def _stored(

@@ -19,6 +19,8 @@ from ..checks import MOST_CLIENTS, MOST_ROUNDS, InvalidInput, fail, unknown
 
 _MOST_DEFAULT_ROUNDS = 1_000_000
 """More rounds than this must be asked for by number, not by 10/p_min."""
+DEFAULT_TASK = "digits-mlp"
+"""What is learned unless something else is asked for."""
 _MOST_STEPS = 1_000_000
 """More local steps, epochs or samples of a batch than anybody means."""
 
@@ -29,7 +31,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     task: str | dict[str, Any] = Field(
-        "digits-mlp", description="the task to learn; `fedstale data list` shows the data sets"
+        DEFAULT_TASK, description="the task to learn; `fedstale data list` shows the data sets"
     )
     num_clients: int = Field(24, ge=1, le=MOST_CLIENTS, description="number of clients N")
     share: float | None = Field(None, gt=0, le=1, description="fraction of the data to use; default: the task's")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from ..tasks.quadratic import Quadratic
 from .loop import EvaluationMetrics
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ..tasks import Task
     from ..training import Engine
     from ..training.local import Batches
@@ -38,6 +42,13 @@ class EngineTrainer:
     def initial(self) -> NDArray[Any]:
         """The task's untrained model."""
         return self.engine.initial
+
+    @property
+    def make_model(self) -> Callable[[], nn.Module]:
+        """A function that makes the untrained model again; it does not hold the data."""
+        from ..tasks.task import build_model
+
+        return partial(build_model, self.task.model, self.engine.setup.seed)
 
     def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> NDArray[Any]:
         """K local steps on every client, or what `local` asks for."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..durable import replacing
+from ..extras import missing
 from ..spreadsheet import CsvWriter
 from .config import config_leaves
 from .errors import StoreError
@@ -43,7 +44,7 @@ def write_parquet(store: Store, target: str | Path, runs: Iterable[str | RunInfo
         import pyarrow as pa
         from pyarrow.parquet import ParquetWriter
     except ImportError:
-        raise StoreError('Parquet needs pyarrow: pip install "fedstale[parquet]"') from None
+        raise StoreError(missing("pyarrow")) from None
     table = _Table(store, runs)
     numeric = [all(not isinstance(row[k], str) for row in table.config_rows) for k in range(len(table.keys))]
     kinds = [pa.string()] * 4 + [pa.int64()] + [pa.float64() if number else pa.string() for number in numeric]

@@ -16,6 +16,7 @@ from multiprocessing import active_children, get_context
 from typing import Any
 
 from ..checks import InvalidInput, positive_int
+from ..extras import missing
 from .batches import Batch, run_batch
 from .outcome import Outcome
 
@@ -105,7 +106,7 @@ def ray(address: str | None = None) -> Executor:
         try:
             import ray as cluster
         except ImportError:
-            raise InvalidInput("Ray is not installed: pip install 'fedstale[ray]'") from None
+            raise InvalidInput(missing("ray")) from None
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         own = not cluster.is_initialized()
         if own:

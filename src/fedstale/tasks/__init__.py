@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from .._lazy import lazy
 from . import data, label_swap, partition
+from .names import names
 from .quadratic import Quadratic
 
 if TYPE_CHECKING:
-    from .catalogue import make, names
+    from .catalogue import make
     from .task import ClientData, Task
 
 __all__ = ["ClientData", "Quadratic", "Task", "data", "label_swap", "make", "names", "partition"]
 
-__getattr__, __dir__ = lazy(__name__, {"make": "catalogue", "names": "catalogue", "ClientData": "task", "Task": "task"})
+__getattr__, __dir__ = lazy(__name__, {"make": "catalogue", "ClientData": "task", "Task": "task"})

@@ -147,9 +147,7 @@ class Task:
 
     def build(self, seed: int = 0) -> nn.Module:
         """Make the untrained model; the same seed gives the same parameters, and torch's own state is left alone."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(generator(seed, "model").integers(2**63)))
-            return self.model()
+        return build_model(self.model, seed)
 
     @classmethod
     def from_datasets(
@@ -190,6 +188,13 @@ class Task:
         if num_classes is None:
             num_classes = 1 + max(int(split.y.max()) for split in both if len(split.y))
         return cls(name, *both, model, loss, num_classes, group_array(groups, len(train)), **options)
+
+
+def build_model(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Call a function that makes a model with torch seeded, and leave torch's own state alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator(seed, "model").integers(2**63)))
+        return model()
 
 
 def stack(argument: str, clients: Sequence[_ClientSamples]) -> ClientData:
