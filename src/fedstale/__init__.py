@@ -18,7 +18,7 @@ from .state import State
 
 if TYPE_CHECKING:
     from . import analysis, simulation, store, sweeps, tasks, training
-    from .simulation import Simulation, resume, simulate
+    from .simulation import Simulation, compare, resume, simulate
 
 __all__ = [
     "Bernoulli",
@@ -38,6 +38,7 @@ __all__ = [
     "__version__",
     "analysis",
     "beta",
+    "compare",
     "memory",
     "participation",
     "randomness",
@@ -57,7 +58,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        **dict.fromkeys(("Simulation", "resume", "simulate"), "simulation"),
+        **dict.fromkeys(("Simulation", "compare", "resume", "simulate"), "simulation"),
         **{package: package for package in ("analysis", "simulation", "store", "sweeps", "tasks", "training")},
     },
 )

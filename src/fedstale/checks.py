@@ -54,8 +54,8 @@ def printable(text: str, length: int | None = None, keep: str = "") -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 run, 2 runs."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """A number with its noun: 1 run, 2 runs, 3 batches."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def fail(argument: str, value: object, allowed: str, kind: type[InvalidInput] = InvalidInput) -> InvalidInput:
@@ -83,6 +83,16 @@ def choose(kind: str, name: str, table: dict[str, T]) -> T:
         return table[name]
     except (KeyError, TypeError):
         raise unknown(kind, name, table) from None
+
+
+def number_or_text(text: str) -> float | int | str:
+    """Read a number where there is one: β and options may be either."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def positive_int(argument: str, value: Any, minimum: int = 1) -> int:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .analysis import Estimate, raster, style, styles
+from .analysis import raster, styles
 from .analysis.palette import INDIGO, RED
-from .plots import draw_curve
+from .plots import draw_bars, draw_curve
 
 if TYPE_CHECKING:
-    from .simulation import Comparison, Method
+    from .simulation import Comparison
 
 
 def pyplot() -> Any:
@@ -66,12 +66,18 @@ def save(figure: Any, stem: Path) -> list[Path]:
 
 def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
     """Gap closed, learning curves over all clients and over the rare group, participation raster, staleness."""
-    plt = pyplot()
+    from matplotlib import rc_context
     from matplotlib.ticker import PercentFormatter
 
+    with rc_context():  # a notebook keeps its own settings
+        figure = _picture(comparison, pyplot(), PercentFormatter(1.0, decimals=0))
+        return save(figure, stem)
+
+
+def _picture(comparison: Comparison, plt: Any, percent: Any) -> Any:
     metric = comparison.metric
     grouped = metric == "accuracy"
-    gaps = {method: gap for method in comparison.results if (gap := comparison.gap_closed(method)) is not None}
+    gaps = {method.label: gap for method in comparison.results if (gap := comparison.gap_closed(method)) is not None}
     left = "gap" if gaps else "all"
     figure, axes = plt.subplot_mosaic(
         [[left, "all", "rare" if grouped else "all"], ["raster", "raster", "age"]]
@@ -82,15 +88,15 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
         layout="constrained",
     )
     if gaps:
-        _gaps(axes["gap"], gaps)
+        draw_bars(axes["gap"], gaps)
     _curves(axes["all"], comparison, "objective" if gaps else metric)
     if grouped:
         if gaps:
             axes["all"].set(title="objective: training loss over all clients", yscale="log")
-            axes["rare"].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes["rare"].yaxis.set_major_formatter(percent)
         else:
             axes["all"].set_title("test accuracy, all clients")
-            axes["all"].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axes["all"].yaxis.set_major_formatter(percent)
             axes["rare"].sharey(axes["all"])
         _curves(axes["rare"], comparison, "accuracy_group1")
         axes["rare"].set_title("test accuracy, rare clients")
@@ -110,31 +116,7 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
         f"label swap {comparison.swap_text}, " + (f"{seeds} seeds (mean ± standard error)" if seeds > 1 else "1 seed"),
         fontsize=10,
     )
-    return save(figure, stem)
-
-
-def _gaps(axis: Any, gaps: dict[Method, Estimate]) -> None:
-    """Bars of the gap closed, with errors; one that loses far more than there is to gain is cut and says so."""
-    from matplotlib.ticker import PercentFormatter
-
-    low = -0.5
-    for place, (method, gap) in enumerate(gaps.items()):
-        colour = style(method.label).colour
-        shown = max(gap.mean, low)
-        axis.barh(place, shown, color=colour, height=0.7)
-        if gap.mean >= low and gap.error > 0:
-            axis.errorbar(shown, place, xerr=gap.error, color="black", capsize=3, linewidth=1)
-        text = f"{gap.mean:.0%}" + (f" ± {gap.error:.0%}" if gap.error > 0 else "")
-        inside = shown < 0 or shown > 0.55
-        end = (max(shown, 0.0) if not inside else 0.0) + (gap.error if not inside and np.isfinite(gap.error) else 0.0)
-        axis.text(end + 0.02, place, text, va="center", fontsize=9, color="white" if inside and shown > 0 else "black")
-    axis.axvline(0, color="#555555", linewidth=1)
-    axis.axvline(1, color="#555555", linewidth=1, linestyle="--")
-    axis.set(xlim=(low, 1.08), yticks=range(len(gaps)), yticklabels=[method.label for method in gaps])
-    axis.invert_yaxis()
-    axis.grid(visible=False, axis="y")
-    axis.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axis.set_title("gap closed, by the objective\n0 % = U-FedAvg, 100 % = everybody always")
+    return figure
 
 
 def _curves(axis: Any, comparison: Comparison, metric: str) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from .analysis import Curve, Style, styles
+import numpy as np
+
+from .analysis import Curve, Estimate, Style, style, styles
 from .analysis.metrics import TITLES, group_name, is_share
 from .checks import InvalidInput
 from .extras import missing
@@ -42,6 +44,39 @@ def plot_curves(curves: Mapping[str, Curve], metric: str, ax: Any = None) -> Any
     return axis
 
 
+def plot_bars(gaps: Mapping[str, Estimate], ax: Any = None) -> Any:
+    """Draw the share of the gap that each method closes; return the axes."""
+    if not gaps:
+        raise InvalidInput('"gap closed" needs U-FedAvg and "everybody" among the methods, and a task with data')
+    with _axes(ax) as axis:
+        draw_bars(axis, gaps)
+    return axis
+
+
+def draw_bars(axis: Any, gaps: Mapping[str, Estimate]) -> None:
+    """Bars of the gap closed, with errors; one that loses far more than there is to gain is cut and says so."""
+    from matplotlib.ticker import PercentFormatter
+
+    low = -0.5
+    for place, (label, gap) in enumerate(gaps.items()):
+        colour = style(label).colour
+        shown = max(gap.mean, low)
+        axis.barh(place, shown, color=colour, height=0.7)
+        if gap.mean >= low and gap.error > 0:
+            axis.errorbar(shown, place, xerr=gap.error, color="black", capsize=3, linewidth=1)
+        text = f"{gap.mean:.0%}" + (f" ± {gap.error:.0%}" if gap.error > 0 else "")
+        inside = shown < 0 or shown > 0.55
+        end = (max(shown, 0.0) if not inside else 0.0) + (gap.error if not inside and np.isfinite(gap.error) else 0.0)
+        axis.text(end + 0.02, place, text, va="center", fontsize=9, color="white" if inside and shown > 0 else "black")
+    axis.axvline(0, color="#555555", linewidth=1)
+    axis.axvline(1, color="#555555", linewidth=1, linestyle="--")
+    axis.set(xlim=(low, 1.08), yticks=range(len(gaps)), yticklabels=list(gaps))
+    axis.invert_yaxis()
+    axis.grid(visible=False, axis="y")
+    axis.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.set_title("gap closed, by the objective\n0 % = U-FedAvg, 100 % = everybody always")
+
+
 def draw_curve(axis: Any, label: str, curve: Curve, look: Style) -> None:
     """Draw a curve with its error; one that ends because runs diverged ends with a cross and says so."""
     rounds, mean, error = curve.rounds, curve.mean, curve.error
@@ -52,10 +87,10 @@ def draw_curve(axis: Any, label: str, curve: Curve, look: Style) -> None:
     axis.fill_between(rounds, mean - error, mean + error, color=look.colour, alpha=0.15, linewidth=0)
 
 
-def line_style(style: Style) -> dict[str, Any]:
+def line_style(look: Style) -> dict[str, Any]:
     """A style as Matplotlib takes it; dashes are in pixels of the screen, of which a line here is about 1.6 wide."""
-    dashes = tuple(length / 1.6 for length in style.dashes)
-    return {"color": style.colour, "linestyle": (0, dashes) if dashes else "-"}
+    dashes = tuple(length / 1.6 for length in look.dashes)
+    return {"color": look.colour, "linestyle": (0, dashes) if dashes else "-"}
 
 
 def _metric_title(metric: str) -> str:

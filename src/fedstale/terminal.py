@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from html import escape
 from importlib import import_module
+from io import StringIO
 from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -45,6 +46,14 @@ def make_console(*, err: bool = False, wide: bool = False) -> Console:
     if plain.is_terminal and not wide:
         return plain
     return _SafeConsole(stderr=err, width=max(240, plain.width) if wide else 140)
+
+
+def plain_text(what: RenderableType, width: int) -> str:
+    """Write what Rich would show, without colours."""
+    console = _SafeConsole(file=StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(what)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _in_notebook() -> bool:

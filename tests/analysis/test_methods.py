@@ -16,7 +16,7 @@ from fedstale.beta import Auto
 from fedstale.checks import Float
 from fedstale.rules import RULES
 from fedstale.simulation import make_settings
-from fedstale.simulation.comparison import ALL, DEFAULT
+from fedstale.simulation.methods import ALL, DEFAULT
 
 
 def test_names_are_of_rules() -> None:

@@ -54,7 +54,7 @@ def test_run_list_show_export_delete(inside: Path) -> None:
     assert len(json.loads(ok("runs", "show", "second", "--json"))["metrics"]["excess_loss"]) == 30
     ok("runs", "export", "runs.csv")
     assert len((inside / "runs.csv").read_text().splitlines()) == 61
-    ok("runs", "delete", "second")
+    ok("runs", "delete", "second", "--yes")
     assert len(json.loads(ok("runs", "list", "--json"))) == 1
 
 
@@ -225,7 +225,7 @@ def test_advise_from_a_log(inside: Path) -> None:
     text = ok("advise", "log.csv")
     assert "p_avg/p_min = 5.5" in text
     assert "Keep stale updates" in text
-    answer = json.loads(ok("advise", "log.csv", "--clients", "3", "--json"))
+    answer = json.loads(ok("advise", "log.csv", "--num-clients", "3", "--json"))
     assert answer["never_seen"] == 1
     assert answer["p_min"] == pytest.approx(0.1)
     assert "every client always comes" in ok("advise", "--p", "3x1")

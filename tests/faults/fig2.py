@@ -41,7 +41,7 @@ class Outcome:
 def command(folder: Path, name: str, extent: dict[str, str], seeds: int) -> list[str]:
     """The user's command."""
     options = [word for pair in extent.items() for word in pair]
-    where = ["--store", str(folder / f"{name}-store"), "--out", str(folder / name)]
+    where = ["--store", str(folder / f"{name}-store"), "--folder", str(folder / name)]
     words = ["reproduce", "fig2", "--task", TASK, *options, "--seeds", str(seeds), "--workers", "2", "-q"]
     return [sys.executable, "-m", "fedstale", *words, *where]
 

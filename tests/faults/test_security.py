@@ -257,7 +257,7 @@ def test_the_name_of_a_data_set_or_task_is_never_a_path(name: str, tmp_path: Pat
     with pytest.raises(fs.InvalidInput, match="unknown data set"):
         where(name)
     if "\0" not in name:
-        for words in (["run", name], ["reproduce", "fig2", "--task", name, "--out", str(tmp_path / "out")]):
+        for words in (["run", name], ["reproduce", "fig2", "--task", name, "--folder", str(tmp_path / "out")]):
             done = CliRunner().invoke(app, [*words, "--store", str(tmp_path / "store")])
             assert done.exit_code != 0
     assert not list(tmp_path.rglob("*.csv"))

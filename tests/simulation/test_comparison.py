@@ -9,8 +9,8 @@ import pytest
 
 import fedstale as fs
 from fedstale.figures import comparison_picture
-from fedstale.simulation import compare, make_settings
-from fedstale.simulation.comparison import EVERYBODY, Comparison, Method
+from fedstale.simulation import Comparison, Method, compare_settings, make_settings
+from fedstale.simulation.methods import EVERYBODY
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PLAIN, TEMPERED = Method("u-fedavg"), Method("tempered")
@@ -19,7 +19,7 @@ PLAIN, TEMPERED = Method("u-fedavg"), Method("tempered")
 @pytest.fixture(scope="module")
 def found() -> Comparison:
     settings = make_settings(p_min=0.2, swap=0.6, lr=0.3, rounds=20, engine="vmap")
-    return compare(settings, [PLAIN, TEMPERED, EVERYBODY], seeds=2)
+    return compare_settings(settings, [PLAIN, TEMPERED, EVERYBODY], seeds=2)
 
 
 def test_everybody_takes_part_in_every_round(found: Comparison) -> None:

@@ -16,9 +16,8 @@ from rich.console import Console
 
 import fedstale as fs
 from fedstale.analysis import tuned
-from fedstale.cli.compare import table
 from fedstale.figures import comparison_picture
-from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare, make_settings
+from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare_settings, make_settings
 from fedstale.simulation.history import RoundsInMemory
 from fedstale.store import Store
 from fedstale.sweeps import Outcome, in_process, results, sweep, write_csv
@@ -75,7 +74,7 @@ def test_an_outcome_has_the_round(lockstep: bool) -> None:
 def mixed() -> Comparison:
     """Three seeds: the first method diverges in two of them, the second in none."""
     methods = [Method("fedavg"), Method("fedstale", 0.5)]
-    found = compare(make_settings(**{**WILD, "lr": 0.02}), methods, 3)
+    found = compare_settings(make_settings(**{**WILD, "lr": 0.02}), methods, 3)
     for seed, round in ((0, 12), (2, 7)):
         run = found.results[methods[0]][seed]
         assert isinstance(run.rounds, RoundsInMemory)
@@ -110,7 +109,7 @@ def test_a_comparison_shows_no_mean_of_the_seeds_that_got_through(tmp_path: Path
 def test_the_table_says_it_in_whole_words(width: int) -> None:
     found = mixed()
     stream = io.StringIO()
-    Console(file=stream, width=width).print(table(found, width))
+    Console(file=stream, width=width).print(found)
     text = stream.getvalue()
     assert "…" not in text
     rows = [line.split("│") for line in text.splitlines() if "│" in line]
@@ -124,7 +123,7 @@ def test_the_picture_says_it_and_is_drawn_of_nothing(tmp_path: Path, monkeypatch
     found = mixed()
     svg = comparison_picture(found, tmp_path / "mixed")[1].read_text(encoding="utf-8")
     assert "FedAvg: diverged in rounds 7 to 12 (2 of 3 seeds)" in svg
-    at_once = compare(make_settings(rule="fedavg", p_min=0.5, rounds=5, lr=1e30), [Method("fedavg")], 1)
+    at_once = compare_settings(make_settings(rule="fedavg", p_min=0.5, rounds=5, lr=1e30), [Method("fedavg")], 1)
     svg = comparison_picture(at_once, tmp_path / "nothing")[1].read_text(encoding="utf-8")
     assert "FedAvg: diverged in round 1" in svg
 

@@ -35,7 +35,7 @@ def test_every_setting_is_there_with_its_type() -> None:
         assert found - allowed <= {Beta, Selection, Estimator, Mapping}, name
 
 
-@pytest.mark.parametrize("function", [fs.simulate])
+@pytest.mark.parametrize("function", [fs.simulate, fs.compare])
 def test_the_signature_shows_every_setting_and_its_default(function: Any) -> None:
     shown = inspect.signature(function).parameters
     assert set(Settings.model_fields) - {"rule"} <= set(shown)

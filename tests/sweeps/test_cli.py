@@ -68,15 +68,15 @@ def test_wrong_options(grid: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="--workers"):
         invoke("sweep", grid, "--store", tmp_path / "s", "--workers", 2, "--ray", "local")
     with pytest.raises(InvalidInput, match="must be one of fig1"):
-        invoke("reproduce", "fig6", "--store", tmp_path / "s", "--out", tmp_path / "o")
+        invoke("reproduce", "fig6", "--store", tmp_path / "s", "--folder", tmp_path / "o")
     with pytest.raises(InvalidInput, match="separated by commas"):
-        invoke("reproduce", "fig2", "--p-min", "a", "--store", tmp_path / "s", "--out", tmp_path / "o")
+        invoke("reproduce", "fig2", "--p-min", "a", "--store", tmp_path / "s", "--folder", tmp_path / "o")
 
 
 @pytest.mark.usefixtures("unrendered")
 def test_reproduce(tmp_path: Path) -> None:
     small = ("--p-min", "0.5", "--swap", "0.6", "--beta", "0,1,auto", "--lr", "0.3", "--widen", 0, "--seeds", 1)
-    where = ("--store", tmp_path / "s", "--out", tmp_path / "o", "--workers", 0, "-q")
+    where = ("--store", tmp_path / "s", "--folder", tmp_path / "o", "--workers", 0, "-q")
     code, said = invoke("reproduce", "fig4", *small, *where)
     assert code == 0
     assert "3 runs in" in said

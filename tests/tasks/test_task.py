@@ -35,11 +35,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_names_that_are_known_without_torch_are_the_tasks() -> None:
-    assert names() == tuple(TASKS)
-    assert set(ALIASES.values()) <= set(TASKS)
-
-
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_every_task_can_be_made_and_its_model_fits_its_data(name: str) -> None:
     task = make(name, num_clients=6, share=0.5)
@@ -238,3 +233,8 @@ def test_the_shares_in_the_docs_are_those_of_the_digits(seed: int) -> None:
     shares = [make("digits", seed=seed, swap=swap).swapped for swap in (0.2, 0.4, 0.6, 0.8)]
     shown = " | ".join(f"{one['swap_train']:.3f} / {one['swap_test']:.3f}" for one in shares)
     assert rows[1] == f"| | over the group | {shown} | 1 / 1 |"
+
+
+def test_the_names_that_are_known_without_torch_are_the_tasks() -> None:
+    assert names() == tuple(TASKS)
+    assert set(ALIASES.values()) <= set(TASKS)

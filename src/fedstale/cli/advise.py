@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from ..checks import InvalidInput, client_count, fail
+from ..checks import InvalidInput, client_count, counted, fail
 from ..terminal import make_console
 from .options import Json, print_json
 
@@ -23,8 +23,8 @@ def advise(
     p: Annotated[
         str | None, typer.Option("--p", help='Probabilities instead of a log: "1,1,0.1" or "12x1,12x0.1".')
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients, if some are not in the log.")] = None,
-    params: Annotated[int, typer.Option(help="Number of model parameters, to estimate the storage.")] = 421_642,
+    num_clients: Annotated[int | None, typer.Option(help="Number of clients, if some are not in the log.")] = None,
+    num_params: Annotated[int, typer.Option(help="Number of model parameters, to estimate the storage.")] = 421_642,
     correlation: Annotated[
         float, typer.Option(help="Correlation of a client's stored update with its next one.")
     ] = 0.5,
@@ -42,7 +42,7 @@ def advise(
     intervals = None
     never = 0
     if log is not None:
-        intervals = frequencies(Trace.from_csv(log, num_clients=clients))
+        intervals = frequencies(Trace.from_csv(log, num_clients=num_clients))
         values = intervals.probabilities
         never = int((values == 0).sum())
         if never == len(values):
@@ -50,7 +50,7 @@ def advise(
         values = values[values > 0]
     else:
         values = np.array(_parse(p or ""))
-    advice = think(values, params, correlation)
+    advice = think(values, num_params, correlation)
     if json:
         print_json({**asdict(advice), "never_seen": never})
         return
@@ -86,7 +86,11 @@ def _show(advice: Advice, intervals: Frequencies | None, never: int) -> None:
             table.caption = f"the 12 rarest and the 12 most frequent of {len(order)}"
         console.print(table)
         if never:
-            console.print(f"{never} clients never took part: no rule is unbiased for them; they are left out below.")
+            who = "it is" if never == 1 else "they are"
+            text = (
+                f"{counted(never, 'client')} never took part: no rule is unbiased for what never comes; {who} left out."
+            )
+            console.print(text)
     console.print(
         f"N = {advice.num_clients}   p_avg = {advice.p_avg:.4g}   p_min = {advice.p_min:.4g}   "
         f"p_avg/p_min = {advice.ratio:.4g}   1/p_var = {advice.inverse_p_var:.4g}"

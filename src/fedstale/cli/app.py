@@ -15,7 +15,7 @@ from .. import __version__
 from ..checks import InvalidInput
 from ..extras import explained
 from ..tasks.data import DataUnavailable
-from . import advise, board, compare, data, flower, report, reproduce, rules, run, runs, sweep
+from . import advise, board, compare, data, flower, lists, report, reproduce, run, runs, sweep
 from .group import CommandGroup
 from .options import say
 
@@ -30,12 +30,12 @@ app.command("compare")(compare.compare)
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("advise")(advise.advise)
-app.command("sweep")(sweep.sweep)
+app.command("list")(lists.list_)
+app.command("sweep", epilog=sweep.settings_help())(sweep.sweep)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("board")(board.board)
 app.add_typer(runs.app, name="runs")
-app.add_typer(rules.app, name="rules")
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
 

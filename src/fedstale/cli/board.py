@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import say
+from .options import StoreArgument, StorePath, chosen_store, say
 
 
 def board(
-    store: Annotated[Path | None, typer.Argument()] = None,
+    where: StoreArgument = None,
+    store: StorePath = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65535)] = 8050,
     host: Annotated[
         str, typer.Option(help="Address to listen on; the default accepts local connections only.")
@@ -20,12 +20,12 @@ def board(
 ) -> None:
     """Show the store in the browser, live and read-only; press Ctrl-C to stop.
 
-    STORE is its folder; by default the one that FEDSTALE_STORE names, or ./fedstale-runs.
+    STORE is its folder, as --store is; by default the one that FEDSTALE_STORE names, or ./fedstale-runs.
     """
     from ..board import Board
     from ..board.security import reached_from_outside
 
-    opened = Board(store, host, port)
+    opened = Board(chosen_store(where, store), host, port)
     if reached_from_outside(host):
         note = f"warning: anyone who can reach {host} can read the whole store; there is no login and no encryption"
         say(note, colour=typer.colors.YELLOW, err=True)

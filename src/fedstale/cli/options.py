@@ -12,17 +12,50 @@ from typing import Annotated, Any, Optional, Union, get_args, get_origin
 import numpy as np
 import typer
 
-from ..checks import fail, printable
+from ..checks import fail, number_or_text, printable
 from ..simulation.settings import Settings
+from . import complete
+from .names import known
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 StorePath = Annotated[
     Path | None, typer.Option("--store", help="Folder of the store; default FEDSTALE_STORE or ./fedstale-runs.")
 ]
+StoreArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="[STORE]", show_default=False),
+]
+"""The same folder in front of everything else, where a command is about a store as a whole."""
 Patience = Annotated[
     float | None,
     typer.Option("--patience", help="Seconds to wait for a store that is locked; default FEDSTALE_PATIENCE or 600."),
 ]
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however wide the terminal is.")]
+Target = Annotated[str, typer.Argument(autocompletion=complete.targets)]
+Which = Annotated[str, typer.Argument(autocompletion=complete.runs)]
+_KINDS = {"rule": "rules", "participation": "participation", "selection": "selections"}
+"""Settings whose help names everything that they may be."""
+_COMPLETE: dict[str, Callable[..., Any]] = {
+    "rule": complete.rules,
+    "participation": complete.participation,
+    "selection": complete.selections,
+    "probabilities": complete.estimators,
+}
+
+
+def chosen_store(argument: Path | None, option: Path | None) -> Path | None:
+    """Return the store that was given, in whichever way."""
+    if argument is not None and option is not None and argument != option:
+        raise fail("--store", str(option), f"conflicts with {argument}: give one of them")
+    return argument if argument is not None else option
+
+
+def task_of(target: str) -> Any:
+    """Read a task: a name, or the config of a quadratic as JSON."""
+    return config_from_json("task", target) if target.startswith("{") else target
 
 
 def print_json(value: Any) -> None:
@@ -43,11 +76,6 @@ def _finite(value: Any) -> Any:
 def say(text: object, *, err: bool = False, colour: str | None = None) -> None:
     """Print a line, or several; what came from elsewhere sends no codes to the terminal."""
     typer.secho(printable(str(text), keep="\n"), err=err, fg=colour)
-
-
-def padding(width: int) -> tuple[int, int]:
-    """Return the space around the cells of a wide table: none where the terminal needs it for the numbers."""
-    return (0, 1) if width >= 110 else (0, 0)
 
 
 def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -78,12 +106,15 @@ def _option(name: str) -> inspect.Parameter:
     default = field.get_default(call_default_factory=True)
     described = (field.description or "").replace("[", r"\[")
     sentence = f"{described[:1].upper()}{described[1:]}."
+    if name in _KINDS:
+        sentence += f" {known(_KINDS[name])}"
     text = sentence if default in (None, {}, "") else rf"{sentence} \[default: {default}]"
     if kind is dict:
         flag, kind, text = flag.removesuffix("s"), list[str], f"NAME=VALUE. {sentence}"
     elif kind is bool:
         flag = f"{flag}/--no-{name.replace('_', '-')}"
-    annotation: Any = Annotated[Optional[kind], typer.Option(flag, help=text, show_default=False)]  # noqa: UP045
+    option = typer.Option(flag, help=text, show_default=False, autocompletion=_COMPLETE.get(name))
+    annotation: Any = Annotated[Optional[kind], option]  # noqa: UP045
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
@@ -118,13 +149,3 @@ def config_from_json(name: str, text: str) -> Any:
         return jsons.loads(text)
     except (ValueError, RecursionError) as error:
         raise fail(name, text, f"is not JSON: {error}") from None
-
-
-def number_or_text(text: str) -> float | int | str:
-    """Read a number where there is one: β and options may be either."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from ..checks import counted
+from . import complete
 from .options import Json, StorePath, print_json, say
 
 
 def report(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[STORE|RUN|SWEEP]", show_default=False),
+        typer.Argument(metavar="[STORE|RUN|SWEEP]", show_default=False, autocompletion=complete.runs_or_sweeps),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Output file; an existing HTML page is replaced.")] = Path(
         "report.html"

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..checks import counted, number_or_text
+from ..simulation.settings import DEFAULT_TASK
 from ..terminal import make_console
-from .options import Json, Patience, StorePath, number_or_text, print_json, say
-from .sweep import Quiet, Ray, Widen, Workers, count_runs, executor, progress_bar, report_failures
+from . import complete
+from .names import known
+from .options import Json, Patience, Quiet, StorePath, print_json, say
+from .sweep import Ray, Widen, Workers, count_runs, executor, progress_bar, report_failures
 
 if TYPE_CHECKING:
     from ..paper.reproduce import Reproduction
@@ -20,11 +24,13 @@ if TYPE_CHECKING:
 
 def reproduce(
     what: Annotated[str, typer.Argument()],
-    task: Annotated[str, typer.Option(help="Task of figures 2 to 5.")] = "digits-mlp",
+    task: Annotated[
+        str, typer.Option(help=f"Task of figures 2 to 5. {known('tasks')}", autocompletion=complete.tasks)
+    ] = DEFAULT_TASK,
     quick: Annotated[
         bool, typer.Option("--quick", help="Run a smaller part of the grid, and print what was left out.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for pictures and tables.")] = Path("fedstale-paper"),
+    folder: Annotated[Path, typer.Option(help="Folder for pictures and tables.")] = Path("fedstale-paper"),
     store: StorePath = None,
     patience: Patience = None,
     p_min: Annotated[str, typer.Option(help="Only these p_min, comma-separated.")] = "",
@@ -73,7 +79,7 @@ def reproduce(
         runs = QUICK_FIG1_RUNS if quick else fig1.RUNS
         work = executor(workers, ray)
         made = Reproducer(
-            opened, out, grid_extent, runs, work, run=not draw_only, fresh=fresh_seeds, widen=widen, report=show
+            opened, folder, grid_extent, runs, work, run=not draw_only, fresh=fresh_seeds, widen=widen, report=show
         ).reproduce(what)
     seconds = time.monotonic() - began
     if json:
@@ -119,7 +125,7 @@ def _print_result(made: Reproduction, seconds: float) -> None:
             table.add_row(*row.cells())
         make_console().print(table)
     ran = sum(progress.done for progress in made.progress)
-    say(f"{ran} runs in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
+    say(f"{counted(ran, 'run')} in {seconds:.0f} s; " + ", ".join(str(path) for path in made.files))
     for edge in made.at_edge:
         say(f"best rate at the edge of its grid: {edge}")
     if made.left_out:

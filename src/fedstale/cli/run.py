@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import InvalidInput
+from ..checks import InvalidInput, counted
 from ..interrupts import postponed
-from ..simulation.settings import Settings, from_toml, make_settings, to_toml
-from .options import Json, Patience, StorePath, config_from_json, print_json, say, with_settings
+from ..simulation.settings import DEFAULT_TASK, Settings, from_toml, make_settings, to_toml
+from . import complete
+from .options import Json, Patience, Quiet, StorePath, Target, print_json, say, task_of, with_settings
 
 if TYPE_CHECKING:
     from ..store import Run, RunInfo, Store
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @with_settings("task")
 def run(
-    target: Annotated[str, typer.Argument()] = "digits-mlp",
+    target: Target = DEFAULT_TASK,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run with these settings, if there is one.")
     ] = False,
@@ -29,7 +30,7 @@ def run(
     save_config: Annotated[Path | None, typer.Option(help="Write the settings to this TOML file and exit.")] = None,
     tensorboard: Annotated[str | None, typer.Option(help="Folder for TensorBoard events.")] = None,
     mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI, such as sqlite:///mlflow.db.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
     *,
     changes: dict[str, Any],
@@ -39,8 +40,7 @@ def run(
     TARGET is a task (digits-mlp, mnist-cnn, …) or a TOML file of settings.
     """
     from_file = target.endswith(".toml")
-    task: Any = config_from_json("task", target) if target.startswith("{") else target
-    settings = from_toml(Path(target), **changes) if from_file else make_settings(task=task, **changes)
+    settings = from_toml(Path(target), **changes) if from_file else make_settings(task=task_of(target), **changes)
     if save_config is not None:
         save_config.write_text(to_toml(settings), encoding="utf-8")
         if json:
@@ -72,14 +72,14 @@ def run(
 
 
 def resume(
-    which: Annotated[str | None, typer.Argument()] = None,
+    which: Annotated[str | None, typer.Argument(autocompletion=complete.runs)] = None,
     store: StorePath = None,
     patience: Patience = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 10,
     from_checkpoint: Annotated[
         bool, typer.Option("--from-checkpoint", help="Resume even if the store lacks metrics of the last rounds.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Resume an interrupted run; the result is bit for bit that of an uninterrupted one.
@@ -146,7 +146,9 @@ def _start_or_resume(
         stored_run, simulation = continue_run(store, which, from_checkpoint=from_checkpoint, **options)
     if not quiet:
         verb = "started" if which is None else f"resumed at round {simulation.state.round}"
-        what = f"{settings.task_name}, {settings.label}, {settings.total_rounds} rounds, seed {settings.seed}"
+        what = (
+            f"{settings.task_name}, {settings.label}, {counted(settings.total_rounds, 'round')}, seed {settings.seed}"
+        )
         say(f"run {stored_run.id} {verb}: {what}")
     try:
         simulation.run()
@@ -184,4 +186,4 @@ def _print_result(stored_run: Run, *, as_json: bool) -> None:
         if key in info.summary
     ]
     note = f" ({info.message})" if info.message else ""
-    say(f"run {info.id} {info.status}{note} after {info.rounds_done} rounds: {', '.join(parts)}")
+    say(f"run {info.id} {info.status}{note} after {counted(info.rounds_done, 'round')}: {', '.join(parts)}")

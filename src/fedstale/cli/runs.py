@@ -14,11 +14,12 @@ import typer
 from .. import configs
 from ..analysis import config_label
 from ..analysis.metrics import main_metric, metric_text
-from ..checks import InvalidInput
+from ..checks import InvalidInput, counted, fail
 from ..terminal import make_console
+from . import complete
 from .chart import chart, spark
 from .group import CommandGroup
-from .options import Json, StorePath, padding, print_json, say
+from .options import Json, StoreArgument, StorePath, Which, Wide, chosen_store, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,45 +27,56 @@ if TYPE_CHECKING:
     from ..store import RunInfo
     from ..store.blocks import Series
 
+_ROOMY = 110
+"""Columns of a terminal that has room for the settings, too."""
+_FORMATS = (".csv", ".parquet")
+_OTHER_FORMATS = (".xlsx", ".xls", ".ods", ".json", ".tsv", ".feather", ".h5")
+"""Names that would promise something that the file is not."""
+
 app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Runs in the store: list, show, export, delete.")
 
 
 @app.command("list")
 def list_(
+    where: StoreArgument = None,
     store: StorePath = None,
     status: Annotated[str | None, typer.Option(help="running, finished, diverged, failed or interrupted.")] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of runs.")] = 50,
+    wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first.
+
+    STORE is the folder of the store, as --store is; by default the one that FEDSTALE_STORE names, or ./fedstale-runs.
+    """
     from rich.markup import escape
     from rich.table import Table
 
     from ..store import Store
 
-    with Store.open(store, create=False, read_only=True) as opened:
+    with Store.open(chosen_store(where, store), create=False, read_only=True) as opened:
         found = opened.runs(status=status, limit=limit)
     if json:
         print_json([_plain(info) for info in found])
         return
-    console = make_console()
-    table = Table(padding=padding(console.width))
-    for heading in ("run", "task", "rule", "p_min", "swap", "seed", "status", "rounds", "accuracy"):
-        right = heading in ("p_min", "swap", "seed", "accuracy")
-        wraps = heading in ("rule", "status")
-        least = {"run": 20, "rule": 8, "status": 8}.get(heading)
-        table.add_column(heading, justify="right" if right else "left", no_wrap=not wraps, min_width=least)
+    console = make_console(wide=wide)
+    roomy = console.width >= _ROOMY
+    table = Table(padding=(0, 1) if roomy else (0, 0))
+    more = ("p_min", "swap", "seed") if roomy else ()
+    for heading in ("run", "task", "rule", *more, "status", "rounds", "accuracy"):
+        right = heading in ("p_min", "swap", "seed", "rounds", "accuracy")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=heading == "run", overflow="fold")
     for info in found:
         config = info.config
         # The last value before a run diverged is not what it reached.
         accuracy = None if info.diverged_in is not None else info.summary.get("accuracy")
+        p_min = f"{config.get('p_min', '')}" if config.get("participation", "two-groups") == "two-groups" else "–"
+        setting = (p_min, f"{config.get('swap', '')}", f"{config.get('seed', '')}")
         table.add_row(
             info.id,
             escape(configs.text(config.get("task", ""))),
-            escape(config_label(config) or info.name or ""),
-            f"{config.get('p_min', '')}" if config.get("participation", "two-groups") == "two-groups" else "–",
-            f"{config.get('swap', '')}",
-            f"{config.get('seed', '')}",
+            escape(info.name or config_label(config)),
+            *(setting if more else ()),
             info.status if info.diverged_in is None else info.reason,
             f"{info.rounds_done}/{info.rounds_total or '?'}",
             "" if accuracy is None else metric_text("accuracy", accuracy),
@@ -74,7 +86,7 @@ def list_(
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument()],
+    run: Which,
     store: StorePath = None,
     json: Json = False,
 ) -> None:
@@ -137,7 +149,7 @@ def export(
     store: StorePath = None,
     csv: Annotated[bool, typer.Option("--csv", help="Write CSV; default: by the file name.")] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write Parquet.")] = False,
-    run: Annotated[list[str] | None, typer.Option(help="Only these runs.")] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Only these runs.", autocompletion=complete.runs)] = None,
 ) -> None:
     """Write the metrics of runs to one file: one line per run and round.
 
@@ -147,8 +159,12 @@ def export(
 
     if csv and parquet:
         raise InvalidInput("give either --csv or --parquet")
+    suffix = target.suffix.lower()
+    asked = ".csv" if csv else ".parquet" if parquet else suffix
+    if asked not in _FORMATS or (suffix != asked and suffix in (*_FORMATS, *_OTHER_FORMATS)):
+        raise fail("target", str(target), "runs are exported as .csv or .parquet")
     with Store.open(store, create=False, read_only=True) as opened:
-        if parquet or (not csv and target.suffix == ".parquet"):
+        if asked == ".parquet":
             opened.export_parquet(target, run)
         else:
             opened.export_csv(target, run)
@@ -157,19 +173,34 @@ def export(
 
 @app.command()
 def delete(
-    runs: Annotated[list[str], typer.Argument()],
+    runs: Annotated[list[str], typer.Argument(autocompletion=complete.runs)],
     store: StorePath = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete runs; a run in progress cannot be deleted.
+    """Delete runs, after a question; a run in progress cannot be deleted.
 
     RUNS are their ids or names; their checkpoints go with them.
     """
     from ..store import Store
 
     with Store.open(store, create=False) as opened:
-        for which in runs:
-            opened.delete(which)
-            say(f"deleted {which}")
+        found = [opened.run(which).info() for which in runs]
+        if not yes:
+            for info in found:
+                say(f"{info.id}  {info.name or ''}  {info.status}, {counted(info.rounds_done, 'round')}", err=True)
+            if not _agreed(f"Delete {counted(len(found), 'run')} and their checkpoints?"):
+                raise InvalidInput("nothing was deleted; --yes deletes without asking")
+        for info in found:
+            opened.delete(info.id)
+            say(f"deleted {info.id}")
+
+
+def _agreed(question: str) -> bool:
+    """Ask; where nobody can answer, nobody agreed."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        return False
 
 
 def _plain(info: RunInfo) -> dict[str, object]:

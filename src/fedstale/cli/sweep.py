@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import fail
+from ..checks import counted, fail
 from ..terminal import duration, make_console
-from .options import Json, Patience, StorePath, print_json, say
+from .options import Json, Patience, Quiet, StorePath, print_json, say
 
 if TYPE_CHECKING:
     from ..analysis import Cell
@@ -35,7 +35,14 @@ Widen = Annotated[
         help="Maximum number of learning rates to add where the best one is at the edge of its grid.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+
+
+def settings_help() -> str:
+    """Every setting of [settings] and [grid], for the help."""
+    from ..simulation.settings import Settings
+
+    lines = [f"{name}: {field.description}" for name, field in Settings.model_fields.items()]
+    return "[settings] and lists of them in [grid]:\n\n".replace("[", r"\[") + "\n\n".join(lines).replace("[", r"\[")
 
 
 def sweep(
@@ -44,7 +51,7 @@ def sweep(
     patience: Patience = None,
     workers: Workers = None,
     ray: Ray = None,
-    out: Annotated[Path | None, typer.Option(help="Write the results to this CSV file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the results to this CSV file.")] = None,
     tune: Annotated[
         bool,
         typer.Option(
@@ -58,7 +65,7 @@ def sweep(
 ) -> None:
     """Run every combination of a grid, except runs that are already in the store.
 
-    FILE is a TOML file with [settings] and [grid], or a Python file.
+    FILE is a TOML file with [settings] and [grid], or a Python file. The settings are listed below.
     """
     from .. import analysis, sweeps
     from ..store import Store
@@ -77,8 +84,8 @@ def sweep(
                 print_json({"sweep": grid.name, **numbers, "batches": len(batches), "lockstep": together})
                 return
             say(
-                f"{grid.name}: {len(runs)} runs, {len(runs) - len(left)} in the store, {len(left)} to do in "
-                f"{len(batches)} batches ({together} of them in lock-step)"
+                f"{grid.name}: {counted(len(runs), 'run')}, {len(runs) - len(left)} in the store, {len(left)} to do in "
+                f"{counted(len(batches), 'batch')} ({counted(together, 'run')} in lock-step)"
             )
             return
         with progress_bar(grid.name, quiet=quiet or json) as report:
@@ -108,7 +115,8 @@ def sweep(
             say(f"best rate at the edge of its grid: {edge}")
         numbers = count_runs(*parts)
         where = f"results: {out}" if out else f"store: {opened.folder}"
-        say("{runs} runs: {stored} already in the store, {ran} run now. ".format(**numbers) + where)
+        done = f"{numbers['stored']} already in the store, {numbers['ran']} run now"
+        say(f"{counted(numbers['runs'], 'run')}: {done}. {where}")
     report_failures(parts)
 
 
@@ -200,5 +208,6 @@ def report_failures(progress: Sequence[SweepProgress]) -> None:
         which = f"{settings.label}, p_min {settings.p_min:g}, swap {settings.swap:g}, seed {settings.seed}"
         say(f"  failed: {which}: {reason}", err=True)
     if failures:
-        say(f"{len(failures)} runs failed; run the same command again to retry them", err=True)
+        what = "it" if len(failures) == 1 else "them"
+        say(f"{counted(len(failures), 'run')} failed; run the same command again to retry {what}", err=True)
         raise typer.Exit(1)

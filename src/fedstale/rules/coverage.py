@@ -17,10 +17,21 @@ class OutsideCoverage(UserWarning):
     """A method is used outside what its paper covers."""
 
 
-def warn_if_uncovered(name: str, caveat: str, p: Float | None) -> None:
-    """Warn when a rule with a caveat meets participants whose p_i differ; once per rule and process."""
+def warn_if_uncovered(name: str, caveat: str, p: Float | None, *, of_all: bool = False) -> None:
+    """Warn when a rule with a caveat meets clients whose p_i differ; once per rule and process.
+
+    Parameters
+    ----------
+    name, caveat
+        The rule, and what it is not made for.
+    p
+        Probabilities of clients.
+    of_all
+        Whether they are those of all clients, so that their range can be told; those of the participants of one round
+        have another range than those of all.
+    """
     if name in said or p is None or len(p) < 2 or p.max() <= _DIFFERENT * p.min():
         return
     said.add(name)
-    text = f"{name} {caveat}; here the p_i differ ({p.min():.3g} to {p.max():.3g})"
-    warnings.warn(text, OutsideCoverage, stacklevel=5)
+    range_ = f" ({p.min():.3g} to {p.max():.3g})" if of_all else ""
+    warnings.warn(f"{name} {caveat}; here the p_i differ between clients{range_}", OutsideCoverage, stacklevel=5)

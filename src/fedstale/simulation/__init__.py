@@ -2,9 +2,11 @@
 
 from .build import build
 from .callbacks import EarlyStop, MLflow, StoreRun, TensorBoard
-from .comparison import Comparison, Method, compare
+from .comparing import compare, compare_settings
+from .comparison import Comparison
 from .history import Record
 from .loop import Callback, EvaluationMetrics, Simulation, Trainer
+from .methods import Method
 from .run import Result, result, resume, simulate
 from .settings import Settings, from_toml, make_settings, to_toml
 from .stored import LostRounds
@@ -26,6 +28,7 @@ __all__ = [
     "Trainer",
     "build",
     "compare",
+    "compare_settings",
     "from_toml",
     "make_settings",
     "result",

@@ -191,6 +191,7 @@ def build(
         seed=settings.seed,
         memory=memory,
         evaluate_every=settings.evaluation_interval,
+        evaluate_early=settings.evaluate_every is None,
         per_client=settings.per_client,
         memory_error=settings.memory_error,
         leave_out=settings.bad_updates == "leave-out",

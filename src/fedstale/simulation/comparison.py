@@ -1,80 +1,83 @@
-"""Methods side by side on one setting: same participants, same batches, several seeds."""
+"""The results of methods side by side on one setting: the table, the picture, and what they say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis import Cell, Estimate, Gap, Measured, method_label
-from ..analysis.methods import EVERYBODY as EVERYBODY_LABEL
+from ..analysis import Cell, Estimate, Gap, Measured
 from ..analysis.metrics import main_metric
-from ..checks import fail, positive_int
-from ..configs import Config
-from ..participation import Bernoulli, Participation
-from ..rules import OPTIMIZERS, RULES
-from ..spreadsheet import write_table
+from ..checks import choose, counted
+from ..spreadsheet import data_frame, write_table
 from ..tasks.label_swap import swap_text
-from ..tasks.quadratic import Quadratic
-from .build import build, make_participation, make_task
-from .loop import Callback
-from .run import Result, result
+from .methods import EVERYBODY, PLAIN, Method
+from .run import Result
 from .settings import Settings
 
-
-@dataclass(frozen=True)
-class Method:
-    """A rule with its β and its memory, and what it is called; or the limit, all clients in every round."""
-
-    rule: Config
-    beta: Config = None
-    memory: str | None = None
-    """Where stale updates live, if not where the setting says."""
-    everybody: bool = False
-    """Whether all clients take part in every round: what no method can have, same seeds and batches."""
-
-    @property
-    def label(self) -> str:
-        """What it is called in tables and figures."""
-        return EVERYBODY_LABEL if self.everybody else method_label(self.rule, self.beta, self.memory)
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 
-EVERYBODY = Method("fedavg", everybody=True)
-"""The yardstick: FedAvg with every client in every round."""
-_PLAIN = Method("u-fedavg")
-"""Corrects for absence and remembers nothing: where the gap begins that a memory may close."""
-DEFAULT = (
-    Method("fedavg"),
-    _PLAIN,
-    Method("fedvarp"),
-    Method("fedstale", "auto"),
-    Method("tempered"),
-    EVERYBODY,
-)
-ALL = (
-    *(Method(name) for name in RULES if name != "fedstale"),
-    Method("fedstale", 0.5),
-    Method("fedstale", "auto"),
-    Method("fedstale", "auto-per-client"),
-    Method("fedstale", "auto", "clustered:4"),
-    Method("fedstale", "auto", "lowrank:4"),
-    *(Method(f"fedstale+{name}", "auto") for name in OPTIMIZERS),
-    EVERYBODY,
-)
-"""Every method by its default, the approximate memories, and FedStale with each server optimiser."""
-
-
-@dataclass
+@dataclass(repr=False)
 class Comparison:
-    """The results of a comparison, by method and seed."""
+    """The results of a comparison, by method and seed; `print` shows its table, and so does a notebook.
+
+    Attributes
+    ----------
+    settings
+        What all methods share.
+    methods, seeds
+        What was compared.
+    results
+        The runs, by method and seed; `comparison["FedAvg"]` are those of a method by its name.
+    """
 
     settings: Settings
     methods: Sequence[Method]
     seeds: Sequence[int]
     results: dict[Method, dict[int, Result]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line: the task, and how much was compared."""
+        rounds = counted(self.settings.total_rounds, "round")
+        extent = f"{counted(len(self.methods), 'method')}, {counted(len(self.seeds), 'seed')}, {rounds}"
+        return f"<Comparison {self.settings.task_name}: {extent}>"
+
+    def __str__(self) -> str:
+        """The table as text, 80 columns wide."""
+        from .comparison_table import as_text
+
+        return as_text(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """The table for a terminal: all columns where they have room."""
+        from .comparison_table import as_rich
+
+        yield as_rich(self, options.max_width)
+
+    def _repr_html_(self) -> str:
+        """The table for a notebook."""
+        from .comparison_table import as_html
+
+        return as_html(self)
+
+    def __getitem__(self, label: str) -> dict[int, Result]:
+        """The runs of a method by seed; the method by what it is called in the table."""
+        return choose("method", label, {method.label: runs for method, runs in self.results.items()})
+
+    @property
+    def done(self) -> int:
+        """How many runs there are."""
+        return sum(len(runs) for runs in self.results.values())
+
+    @property
+    def total(self) -> int:
+        """How many runs there will be."""
+        return len(self.methods) * len(self.seeds)
 
     @property
     def metric(self) -> str:
@@ -110,9 +113,9 @@ class Comparison:
 
         The methods share one learning rate here; `benchmarks/rules.py` tunes one for each.
         """
-        if not {_PLAIN, EVERYBODY} <= self.results.keys() or method == EVERYBODY:
+        if not {PLAIN, EVERYBODY} <= self.results.keys() or method == EVERYBODY:
             return None
-        columns = [[run.tail("objective") for run in self.results[one].values()] for one in (_PLAIN, EVERYBODY, method)]
+        columns = [[run.tail("objective") for run in self.results[one].values()] for one in (PLAIN, EVERYBODY, method)]
         if len(set(map(len, columns))) > 1 or np.isnan(columns).any():
             return None
         return Gap(np.array(columns[0]), np.array(columns[1])).closed(columns[2])
@@ -157,58 +160,45 @@ class Comparison:
             found.append(flat)
         return found
 
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame with every column, by method."""
+        records = self.records()
+        return data_frame({name: [record[name] for record in records] for name in records[0]}, index="method")
+
+    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
+        """Draw a metric of every method over the rounds, mean and standard error, and return the axes.
+
+        Parameters
+        ----------
+        metric
+            Its name, or "gap closed" for bars; default: the test accuracy, or the excess loss of a quadratic.
+        ax
+            The Matplotlib axes to draw on; default: new ones.
+        """
+        from ..plots import plot_bars, plot_curves
+
+        if metric == "gap closed":
+            closed = {method.label: self.gap_closed(method) for method in self.results}
+            return plot_bars({label: gap for label, gap in closed.items() if gap is not None}, ax)
+        metric = metric or self.metric
+        return plot_curves({method.label: self.cell(method).curve(metric) for method in self.results}, metric, ax)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the table (comparison.csv) and the picture (PNG and SVG) to a folder, and return the files."""
+        from ..figures import comparison_picture
+
+        table = Path(folder) / "comparison.csv"
+        self.to_csv(table)
+        return [table, *comparison_picture(self, Path(folder) / "comparison")]
+
+    def summary(self) -> list[str]:
+        """What the numbers say, in sentences."""
+        from .summary import sentences
+
+        return sentences(self)
+
     def to_csv(self, path: Path) -> None:
         """Write `records`, one line per method."""
         records = self.records()
         lines = ({**record, "diverged in": " ".join(map(str, record["diverged in"]))}.values() for record in records)
         write_table(path, records[0], lines)
-
-
-def compare(
-    settings: Settings,
-    methods: Sequence[Method] = DEFAULT,
-    seeds: int = 3,
-    *,
-    callbacks: Callable[[Method, int], Sequence[Callback]] = lambda method, seed: (),
-    after: Callable[[Comparison], None] = lambda comparison: None,
-) -> Comparison:
-    """Run every method on the same setting, the same participants and the same batches, for several seeds.
-
-    Parameters
-    ----------
-    settings
-        The setting; its rule, β and seed are replaced.
-    methods
-        What is compared.
-    seeds
-        How many: settings.seed, settings.seed + 1, …
-    callbacks
-        Further callbacks for each run.
-    after
-        Called after each run, for a live table.
-    """
-    positive_int("seeds", seeds)
-    if not methods:
-        raise fail("methods", methods, "there must be at least one method to compare")
-    every = range(settings.seed, settings.seed + seeds)
-    comparison = Comparison(settings, methods, every)
-    engine = None
-    for seed in every:
-        here = settings.replace(seed=seed)
-        participation = make_participation(here)
-        task = make_task(here, participation)
-        for method in methods:
-            memory = method.memory or here.memory
-            own = here.replace(rule=method.rule, beta=method.beta, memory=memory, engine=engine or here.engine)
-            who = participation
-            if method.everybody:
-                who = Participation(Bernoulli(np.ones(task.num_clients)))
-            simulation = build(own, task=task, participation=who, callbacks=callbacks(method, seed))
-            reason = simulation.run()
-            if not isinstance(
-                task, Quadratic
-            ):  # what "fastest" chose once serves all: the same arithmetic for everyone
-                engine = simulation.trainer.engine.resolved_name  # type: ignore[attr-defined]
-            comparison.results.setdefault(method, {})[seed] = result(simulation, reason, method.label)
-            after(comparison)
-    return comparison

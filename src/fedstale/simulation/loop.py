@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from logging import getLogger
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from ..federation import Federation, Ints, Round
 from ..interrupts import postponed
 from ..participation import Estimator, Participation
 from ..rules import Local, Rule
+from ..rules.coverage import warn_if_uncovered
 from ..screening import screen
 from ..state import State
 from .history import Metrics, Record, RoundsInMemory
@@ -98,6 +99,8 @@ class Simulation:
         Where stale updates live.
     evaluate_every
         Rounds between evaluations; the last round is always evaluated.
+    evaluate_early
+        Whether rounds 1, 2, 4, 8, … before the first of those are evaluated, too.
     per_client
         Whether evaluations keep every client's accuracy.
     memory_error
@@ -120,6 +123,7 @@ class Simulation:
     seed: int = 0
     memory: str = "ram"
     evaluate_every: int = 1
+    evaluate_early: bool = False
     per_client: bool = False
     memory_error: bool = False
     leave_out: bool = False
@@ -175,7 +179,7 @@ class Simulation:
             round = self._screened(round)
             metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
             clients = np.asarray(round.clients, dtype=np.int64)
-        evaluated = is_evaluated(t, self.evaluate_every, self.rounds)
+        evaluated = is_evaluated(t, self.evaluate_every, self.rounds, self.evaluate_early)
         if evaluated:  # the p̂ that the round uses: it is not counted yet
             self.estimated = self.estimator.probabilities(state.estimator, np.arange(self.federation.num_clients))
             metrics["p_error"] = p_error(self.participation, t, self.estimated)
@@ -262,6 +266,7 @@ class Simulation:
         with postponed("round") as interrupt, self._adding_resume_hints():
             self._notify(lambda callback: callback.on_start(self))
             try:
+                self._note_coverage()
                 while self.state.round < last and not self.stop and not interrupt.asked:
                     record = self.step()
                     self._notify(lambda callback, record=record: callback.on_round(self, record))  # type: ignore[misc]
@@ -279,6 +284,13 @@ class Simulation:
         if reason == "interrupted":
             raise KeyboardInterrupt
         return reason
+
+    def _note_coverage(self) -> None:
+        """Say once, of all clients, that the rule is outside what its paper covers."""
+        if self.rule.caveat:
+            with suppress(ValueError):  # a selection whose probabilities have no closed form
+                p = np.broadcast_to(self.participation.known(self.state.round), self.federation.num_clients)
+                warn_if_uncovered(self.rule.name, self.rule.caveat, p, of_all=True)
 
     @contextmanager
     def _adding_resume_hints(self) -> Iterator[None]:
@@ -298,9 +310,14 @@ class Simulation:
         return self.records.column(name)
 
 
-def is_evaluated(t: int, every: int, rounds: int) -> bool:
-    """Whether the model is evaluated after round t: every so many rounds, and after the last one."""
-    return (t + 1) % every == 0 or t + 1 == rounds
+def is_evaluated(t: int, every: int, rounds: int, early: bool = False) -> bool:
+    """Whether the model is evaluated after round t.
+
+    Every so many rounds, and after the last one; with `early` also after rounds 1, 2, 4, 8, … until the first of those,
+    so that a long run does not keep one waiting.
+    """
+    done = t + 1
+    return done % every == 0 or done == rounds or (early and done < every and done & t == 0)
 
 
 def before_round(rule: Rule, state: State, t: int, clients: Ints, itemsize: int) -> Metrics:

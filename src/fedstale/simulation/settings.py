@@ -105,7 +105,10 @@ class Settings(BaseModel):
     )
 
     evaluate_every: int | None = Field(
-        None, ge=1, lt=MOST_ROUNDS, description="rounds between evaluations; default: 50 evaluations per run"
+        None,
+        ge=1,
+        lt=MOST_ROUNDS,
+        description="rounds between evaluations; default: 50 a run, and rounds 1, 2, 4, …",
     )
     objective: bool = Field(
         True, description="record the objective Σ α_i F_i over the clients' training data with each evaluation"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,7 @@ def _prepare_run(
     checkpoint_every: int = 10,
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
+    made: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Simulation:
     """Make the simulation of a stored run, from its checkpoint when there is one; what cannot begin leaves nothing.
@@ -106,8 +107,10 @@ def _prepare_run(
         Further callbacks.
     progress
         Whether downloads show a progress bar.
+    made
+        Objects that were made of these very settings, such as a task that several runs share.
     **given
-        The objects that stand in for what the settings name: see `stand_ins`.
+        The objects that stand in for what the settings name: see `objects_to_pass`.
     """
     continues = resumed and (run.checkpoint / "state.safetensors").exists()
     try:
@@ -125,7 +128,7 @@ def _prepare_run(
                 resume=continues,
                 progress=progress,
                 keep_records=False,
-                **objects,
+                **{**(made or {}), **objects},
             )
         try:
             run.truncate(simulation.state.round - 1)
@@ -141,9 +144,12 @@ def _prepare_run(
     return simulation
 
 
-def begin_run(store: Store, settings: Settings, *, name: str | None = None, **options: Any) -> tuple[Run, Simulation]:
+def begin_run(
+    store: Store, settings: Settings, *, name: str | None = None, sweep: str | None = None, **options: Any
+) -> tuple[Run, Simulation]:
     """Begin a run in the store; the options are those of `prepare`."""
-    run = store.start(settings.record(), name=name or settings.label, rounds_total=settings.total_rounds)
+    name = name or settings.label
+    run = store.start(settings.record(), name=name, sweep=sweep, rounds_total=settings.total_rounds)
     return run, _prepare_run(store, run, settings, **options)
 
 

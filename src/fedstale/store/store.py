@@ -44,6 +44,7 @@ class Store:
     def __init__(self, folder: Path, database: Database) -> None:
         self.folder = folder
         self.database = database
+        self._new_folder: bool | None = None  # whether the folder was made, too; None for a store that was there
         self._writing: dict[str, Run] = {}
 
     @classmethod
@@ -72,11 +73,14 @@ class Store:
         folder = Path(path or os.environ.get(ENVIRONMENT) or DEFAULT_FOLDER).absolute()
         if folder.exists() and not folder.is_dir():
             raise StoreError(f"store {folder} is a file: give the folder that holds store.sqlite")
+        there, file_there = folder.exists(), (folder / "store.sqlite").exists()
         if create and not read_only:
             with folder_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         seconds = _patience(patience, READING if read_only else PATIENCE)
         store = cls(folder, Database(folder / "store.sqlite", create=create, read_only=read_only, patience=seconds))
+        if create and not read_only and not file_there:
+            store._new_folder = not there
         if not read_only:
             try:
                 unfinished.clean(folder, store._knows)
@@ -99,7 +103,10 @@ class Store:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
+            useless = error is not None and self._new_folder is not None and not self.runs(limit=1)
             self.close()
+            if useless:
+                self._remove()
         except StoreError:
             if error is None:  # otherwise the first error is the one to tell
                 raise
@@ -301,16 +308,23 @@ class Store:
                 few = ", ".join(id for _, id in rows[:5]) + (", …" if len(rows) > 5 else "")
                 raise StoreError(f"run {which!r} matches {len(rows)} runs: {few}")
         rows = self.database.read("SELECT id, name FROM run ORDER BY key DESC", "tT")
-        near = difflib.get_close_matches(which, [text for row in rows for text in row if text], n=3, cutoff=0.5)
-        newest = ", ".join(name or id for id, name in rows[:3])
-        hint = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else f"the newest are {newest}"
-            if rows
-            else "the store is empty"
-        )
+        ids = {id: f"{id} ({name})" if name else id for id, name in rows}
+        words = {text: ids[row[0]] for row in rows for text in row if text}
+        near = difflib.get_close_matches(which, list(words), n=3, cutoff=0.5)
+        newest = ", ".join(list(ids.values())[:5])
+        hint = "the store is empty"
+        if rows:
+            hint = f"did you mean {' or '.join(words[word] for word in near)}?" if near else f"the newest are {newest}"
         raise UnknownName(f"unknown run {which!r} in {self.folder}: {hint}")
+
+    def _remove(self) -> None:
+        """Take back an empty store that was made for a run which was refused, as far as nobody else uses the folder."""
+        with suppress(OSError):
+            for file in ("store.sqlite-wal", "store.sqlite-shm", "store.sqlite"):
+                (self.folder / file).unlink(missing_ok=True)
+            (self.folder / "runs").rmdir()
+            if self._new_folder:
+                self.folder.rmdir()
 
     def _setting(self, key: str) -> str:
         if self.database.read("SELECT 1 FROM setting WHERE key = ? LIMIT 1", "i", (key,)):

@@ -155,7 +155,7 @@ class Lockstep:
     def run(self) -> list[Outcome]:
         """Run all rounds; a run whose update is not finite ends there, as it does alone."""
         first = self.runs[0]
-        rounds, every = first.total_rounds, first.evaluation_interval
+        rounds, every, early = first.total_rounds, first.evaluation_interval, first.evaluate_every is None
         outcomes = [Outcome(settings.record()) for settings in self.runs]
         alive = np.ones(len(self.runs), dtype=np.bool_)
         for t in range(rounds):
@@ -166,7 +166,7 @@ class Lockstep:
             alive &= good
             if not alive.any():
                 break
-            facts = self._before(t, clients) if is_evaluated(t, every, rounds) else None
+            facts = self._before(t, clients) if is_evaluated(t, every, rounds, early) else None
             self._see(t, clients)
             if facts is not None:
                 self._measure(t, facts, delta, outcomes, alive)

@@ -70,11 +70,6 @@ TASKS: dict[str, _Recipe] = {
 }
 
 
-def names() -> tuple[str, ...]:
-    """Return the names that `make` knows, without the aliases."""
-    return tuple(TASKS)
-
-
 def make(
     name: str,
     *,
