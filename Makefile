@@ -1,6 +1,6 @@
 # Two commands do everything on a machine with Python 3.11+, pip and make:
-#   make demo   a picture and a table that show why stale updates matter
-#   make test   format check, lint, types and tests
+#   make demo   a picture, a table and three sentences on why stale updates matter; under two minutes
+#   make test   format check, lint, types and tests; about ten minutes
 #   make docs   the documentation as a site in docs/_build/html
 #   make lock   write locks/ anew, after a change of dependencies
 # Each creates .venv when it is missing and installs only when pyproject.toml or locks/ changed.
@@ -44,7 +44,7 @@ lock: | $(BIN)/python
 	$(BIN)/python .ci/lock.py $(if $(WHEELS),--wheels $(WHEELS))
 
 demo: $(VENV)/.installed-demo
-	$(BIN)/fedstale compare --out demo
+	$(BIN)/fedstale compare --folder demo --store fedstale-runs
 
 test: $(VENV)/.installed-all
 	$(BIN)/ruff format --check .

@@ -75,6 +75,8 @@ def compare(
         print_json(comparison.records())
         return
     make_console(wide=wide).print(comparison)
+    say(f"table: {table}   pictures: {', '.join(str(path) for path in pictures)}")
+    if store is not None:
+        say(f"runs: {store}, to be seen with fedstale report {store} or fedstale board {store}")
     for sentence in comparison.summary():
         say(sentence)
-    say(f"table: {table}   pictures: {', '.join(str(path) for path in pictures)}")

@@ -55,7 +55,7 @@ def chosen_store(argument: Path | None, option: Path | None) -> Path | None:
 
 def task_of(target: str) -> Any:
     """Read a task: a name, or the config of a quadratic as JSON."""
-    return config_from_json("task", target) if target.startswith("{") else target
+    return _config_from_json("task", target) if target.startswith("{") else target
 
 
 def print_json(value: Any) -> None:
@@ -129,7 +129,7 @@ def _plain_type(annotation: Any) -> Any:
 
 def _value(name: str, given: Any) -> Any:
     if isinstance(given, str) and given.startswith("{"):
-        return config_from_json(name, given)
+        return _config_from_json(name, given)
     if name == "beta":
         return number_or_text(given)
     if _plain_type(Settings.model_fields[name].annotation) is dict:
@@ -143,7 +143,7 @@ def _value(name: str, given: Any) -> Any:
     return given
 
 
-def config_from_json(name: str, text: str) -> Any:
+def _config_from_json(name: str, text: str) -> Any:
     """Read an object's config where a name would not do: --beta '{"0": 0, "10": 1}'."""
     try:
         return jsons.loads(text)

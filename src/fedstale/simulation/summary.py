@@ -37,10 +37,6 @@ def _difference(first: list[float], second: list[float]) -> Estimate:
     return Estimate.of([a - b for a, b in zip(first, second, strict=True)])
 
 
-def _decided(difference: Estimate) -> bool:
-    return abs(difference.mean) > 2 * difference.error
-
-
 def _untold(difference: Estimate) -> str:
     """Why a difference is none."""
     return "one seed cannot tell" if difference.count < 2 else "the seeds cannot tell them apart"
@@ -57,7 +53,7 @@ def _about_the_gap(comparison: Comparison) -> list[str]:
         text = (
             f"Averaging whoever comes (FedAvg) ends at a training loss over all clients of {Estimate.of(average):.3f}"
         )
-        if _decided(lost) and lost.mean > 0:
+        if lost.decided and lost.mean > 0:
             found.append(f"{text}; with everybody in every round it would be {there}.")
         else:
             found.append(f"{text}, with everybody in every round it is {there}: {_untold(lost)}.")
@@ -79,7 +75,7 @@ def _who_closes_it(comparison: Comparison, gap: Gap) -> str:
     best = ranked[0]
     gained = _difference(list(gap.plain), others[best])
     share = gap.closed(others[best])
-    if gained.mean <= 0 or not _decided(gained):
+    if gained.mean <= 0 or not gained.decided:
         return f"No method closes a part of it that is beyond its error; {best.label} comes nearest with {share:.0%}."
     text = f"{best.label} closes {share:.0%} of it"
     if len(ranked) == 1:
@@ -87,7 +83,7 @@ def _who_closes_it(comparison: Comparison, gap: Gap) -> str:
     second = ranked[1]
     ahead = _difference(others[second], others[best])
     next_one = f"{second.label} {gap.closed(others[second]):.0%}"
-    if _decided(ahead):
+    if ahead.decided:
         return f"{text}, more than any other method compared; next comes {next_one}."
     return f"{text}, {next_one}: {_untold(ahead)}."
 
@@ -105,7 +101,7 @@ def _about_the_best(comparison: Comparison) -> list[str]:
         return [f"{best.label}: {name} {Estimate.of(known[best]):{spec}}."]
     second = ranked[1]
     ahead = _difference(known[second], known[best])
-    ending = "beyond the error" if _decided(ahead) else _untold(ahead)
+    ending = "beyond the error" if ahead.decided else _untold(ahead)
     return [f"{text}; next comes {second.label} with {Estimate.of(known[second]):{spec}}: {ending}."]
 
 
