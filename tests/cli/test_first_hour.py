@@ -67,7 +67,7 @@ def test_tables_fit_80_columns() -> None:
         [*COMPARE, "--rules", "fedavg,fedstale:1,fedstale+momentum:auto-per-client@clustered:4,everybody"],
     ):
         said = re.sub(r"\x1b\[[0-9;]*m", "", ok(*words))
-        widest = max((line for line in said.splitlines() if not line.startswith(("table:", "Keep "))), key=len)
+        widest = max((line for line in said.splitlines() if line.startswith(tuple("┏┃┡│└"))), key=len)
         assert len(widest) <= 80, (words, widest)
         assert "…" not in said.replace("1, 2, 4, …", ""), words
 
@@ -102,7 +102,7 @@ def test_lists_have_what_the_registries_have() -> None:
 
 @pytest.mark.usefixtures("unrendered")
 def test_list() -> None:
-    assert "Options: beta" in ok("list", "rules")
+    assert "Options:" in ok("list", "rules")
     assert set(json.loads(ok("list", "--json"))) == set(names.registry())
     assert {row["name"] for row in json.loads(ok("list", "tasks", "--json"))} == set(task_names())
     with pytest.raises(ValueError, match="unknown kind 'ruls': did you mean rules"):

@@ -44,5 +44,4 @@ def list_(
             table.add_row(Text(name), Text(text))
     make_console().print(table)
     if kind == "rules":
-        around = ", ".join(f"+{name}" for name in OPTIMIZERS)
-        say(f"Append a server optimiser with a plus sign: fedstale+adam ({around}).")
+        say(f"A plus adds a server optimiser: fedstale+adam ({', '.join(OPTIMIZERS)}).")

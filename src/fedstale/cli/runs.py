@@ -13,6 +13,7 @@ import typer
 
 from .. import configs
 from ..analysis import config_label
+from ..analysis.methods import EVERYBODY
 from ..analysis.metrics import main_metric, metric_text
 from ..checks import InvalidInput, counted, fail
 from ..terminal import make_console
@@ -75,7 +76,7 @@ def list_(
         table.add_row(
             info.id,
             escape(configs.text(config.get("task", ""))),
-            escape(info.name or config_label(config)),
+            escape(EVERYBODY if info.name == EVERYBODY else config_label(config) or info.name or ""),
             *(setting if more else ()),
             info.status if info.diverged_in is None else info.reason,
             f"{info.rounds_done}/{info.rounds_total or '?'}",
