@@ -65,7 +65,7 @@ def list_(
     table = Table(padding=(0, 1) if roomy else (0, 0))
     more = ("p_min", "swap", "seed") if roomy else ()
     for heading in ("run", "task", "rule", *more, "status", "rounds", "accuracy"):
-        right = heading in ("p_min", "swap", "seed", "rounds", "accuracy")
+        right = heading in ("p_min", "swap", "seed", "accuracy")
         table.add_column(heading, justify="right" if right else "left", no_wrap=heading == "run", overflow="fold")
     for info in found:
         config = info.config

@@ -44,11 +44,7 @@ def caption(comparison: Comparison) -> str:
     """Say how many seeds there are, or how far the comparison is."""
     if comparison.done < comparison.total:
         return f"{comparison.done} of {counted(comparison.total, 'run')}"
-    return (
-        f"mean ± standard error over {counted(len(comparison.seeds), 'seed')}"
-        if len(comparison.seeds) > 1
-        else "1 seed"
-    )
+    return f"seeds: {len(comparison.seeds)}"
 
 
 def as_rich(comparison: Comparison, width: int) -> Any:
