@@ -53,4 +53,4 @@ def test_the_picture_shows_it(found: Comparison, tmp_path: Path) -> None:
 
 def test_nothing_to_compare_is_refused(found: Comparison) -> None:
     with pytest.raises(fs.InvalidInput, match="at least one method"):
-        compare(found.settings, [])
+        compare_settings(found.settings, [])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..analysis.metrics import metric_text
-from ..checks import positive_int
+from ..checks import fail, positive_int
 from ..participation import Participation, Process
 from ..state import State
 from ..tasks.quadratic import Quadratic
@@ -115,6 +115,8 @@ def compare_settings(
         Further callbacks for each run.
     """
     positive_int("seeds", seeds)
+    if not asked:
+        raise fail("methods", asked, "there must be at least one method to compare")
     every = range(settings.seed, settings.seed + seeds)
     comparison = Comparison(settings, tuple(asked), every)
     for method in asked:  # a method that cannot run is told before any runs
