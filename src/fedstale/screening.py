@@ -18,14 +18,16 @@ _LARGEST: dict[np.dtype[Any], float] = {np.dtype(np.float32): 1e30, np.dtype(np.
 """Largest norm of an update: beyond it, weighted sums and their squares may overflow."""
 
 
-def fault(update: NDArray[Any]) -> str | None:
+def fault(update: NDArray[Any], square: float | None = None) -> str | None:
     """Say why an update of shape (d,) cannot be used; None if it can.
 
-    One dot product sees every NaN and infinity; only where it overflows is it worth a second look.
+    One dot product, ‖Δ‖² where it is known, sees every NaN and infinity; only where it overflows is it worth a second
+    look.
     """
     largest = _LARGEST.get(update.dtype, 1e30)
     with np.errstate(over="ignore", invalid="ignore"):
-        square = float(update @ update) if update.dtype in _LARGEST else np.inf
+        if square is None:
+            square = float(update @ update) if update.dtype in _LARGEST else np.inf
         if np.isfinite(square) and square <= largest**2:
             return None
         if not np.isfinite(update).all():

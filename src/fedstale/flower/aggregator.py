@@ -33,10 +33,11 @@ from .sizes import renew_sizes
 
 @dataclass(frozen=True)
 class _ClientUpdate:
-    """A valid reply: its Δ_i and its buffers."""
+    """A valid reply: its Δ_i with ‖Δ_i‖, and its buffers."""
 
     reply: ClientReply
     row: NDArray[Any]
+    length: float
     buffers: dict[str, NDArray[Any]]
 
 
@@ -217,21 +218,25 @@ class Aggregator:
         sent: NDArray[Any],
         part: AbstractSet[str],
     ) -> list[_ClientUpdate | LeftOut]:
-        """Compute each reply's Δ_i = sent − w_i in a row of its own; what is wrong with a reply leaves it out."""
+        """Compute each reply's Δ_i = sent − w_i in a row of its own; what is wrong with a reply leaves it out.
+
+        A model that was read is let go: with the row beside it, it would be in memory twice.
+        """
 
         def read_reply(i: int) -> _ClientUpdate | LeftOut:
             reply, row = replies[i], rows[i]
+            arrays = reply.take_arrays()
             try:
                 if not probabilities.knows(reply.identity):
                     raise BadArrays(f"no probability is known for client {reply.identity}")
                 if self.by_sample and reply.size is None:
                     raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
-                self.layout.check(reply.arrays, part)
+                self.layout.check(arrays, part)
                 with np.errstate(over="ignore", invalid="ignore"):
-                    self.layout.difference(sent, reply.arrays, row)
-                if (reason := fault(row)) is not None:
+                    square = self.layout.difference(sent, arrays, row)
+                if (reason := fault(row, square)) is not None:
                     raise BadArrays(f"its update cannot be used: {reason}")
-                return _ClientUpdate(reply, row, self.layout.buffers_of(reply.arrays))
+                return _ClientUpdate(reply, row, float(np.sqrt(square)), self.layout.buffers_of(arrays))
             except BadArrays as error:
                 return LeftOut(reply.node, "bad", str(error), reply.identity)
 
@@ -291,7 +296,7 @@ class Aggregator:
     def _shorten(self, updates: Sequence[_ClientUpdate], ratio: float | None) -> int:
         """Shorten updates and changes of buffers that are much longer than usual; return how many replies had such."""
         clients = {self.members[update.reply.identity]: update for update in updates}
-        lengths = {client: float(np.linalg.norm(update.row)) for client, update in clients.items()}
+        lengths = {client: update.length for client, update in clients.items()}
         factors = self.update_lengths.factors(lengths, ratio)
         real = [slot.name for slot in self.layout.buffers if slot.dtype.kind == "f"]
         changes = {client: self._changes(update, real) for client, update in clients.items()}

@@ -18,6 +18,11 @@ _LONGEST_NAME, _MOST_METRICS, _MOST_NUMBERS = 100, 1000, 100_000
 """Characters of a metric's name, metrics of a round, and numbers in one of them that is a list."""
 
 
+def is_own(aggregate: AggregateMetrics) -> bool:
+    """Whether a function is the user's, not Flower's average: it may look at all of a reply."""
+    return aggregate is not aggregate_metricrecords
+
+
 def aggregate_metrics(
     contents: Sequence[RecordDict], aggregate: AggregateMetrics, weighted_by_key: str, identity: Identity
 ) -> MetricRecord | None:
@@ -27,14 +32,13 @@ def aggregate_metrics(
     Flower's own average, ids are taken out, which have no mean.
     """
     contents = _alike(contents)
-    own = aggregate is not aggregate_metricrecords
     try:
         validate_message_reply_consistency(contents, weighted_by_key, check_arrayrecord=False)
     except (InconsistentMessageReplies, IndexError, StopIteration) as error:
         if contents:
             _logger.log(WARNING, "the clients' metrics are not aggregated: %s", error)
         return None
-    if own:
+    if is_own(aggregate):
         return _clean(aggregate(contents, weighted_by_key))
     contents = [identity.drop_reported_ids(content) for content in contents]
     try:

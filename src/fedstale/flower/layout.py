@@ -28,6 +28,8 @@ _KINDS = {"f": "f", "i": "iu", "u": "iu", "b": "b"}
 """What a reply may hold where the model has such numbers."""
 _LARGEST, _LARGEST_WHOLE = 1e30, 2.0**53
 """Largest numbers of a buffer: a mean of such is finite, and whole numbers are exact."""
+_PIECE = 1 << 15
+"""Numbers that are looked at together."""
 
 
 class BadArrays(InvalidInput):
@@ -113,7 +115,7 @@ class Layout:
         arrays = {}
         for slot in self.slots:
             flat = buffers[slot.name] if slot.start < 0 else vector[slot.start : slot.stop]
-            arrays[slot.name] = Array(np.asarray(flat.reshape(slot.shape), dtype=slot.dtype))
+            arrays[slot.name] = encode(np.asarray(flat.reshape(slot.shape), dtype=slot.dtype))
         return ArrayRecord(arrays)
 
     def as_sent(self, vector: NDArray[Any]) -> NDArray[Any]:
@@ -140,14 +142,20 @@ class Layout:
         parts = [frozenset(record) for record in records if record and record.keys() <= names]
         return max(dict.fromkeys(parts), key=lambda part: (parts.count(part), len(part)), default=frozenset(names))
 
-    def difference(self, sent: NDArray[Any], record: Mapping[str, Array], out: NDArray[Any]) -> None:
-        """Write Δ = w_t − w_i into `out`, shape (d,); refuse arrays of another shape or kind."""
+    def difference(self, sent: NDArray[Any], record: Mapping[str, Array], out: NDArray[Any]) -> float:
+        """Write Δ = w_t − w_i into `out`, shape (d,), and return ‖Δ‖²; refuse arrays of another shape or kind."""
+        square = 0.0
         for slot in self.parameters:
             if slot.name not in record:
                 out[slot.start : slot.stop] = 0.0
                 continue
             array = _fitting(slot, record[slot.name], "f")
-            np.subtract(sent[slot.start : slot.stop], array, out=out[slot.start : slot.stop], casting="same_kind")
+            for low in range(slot.start, slot.stop, _PIECE):  # what was just written is still in the cache
+                piece = slice(low, min(low + _PIECE, slot.stop))
+                part = array[low - slot.start : piece.stop - slot.start]
+                delta = np.subtract(sent[piece], part, out=out[piece], casting="same_kind")
+                square += float(delta @ delta)
+        return square
 
     def buffers_of(self, record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
         """Return a reply's buffers; refuse those of another shape, or not finite."""
@@ -207,6 +215,15 @@ def decode(array: Array) -> NDArray[Any]:
         return flat.reshape(shape, order="F" if fortran else "C")
     except Exception as error:  # a parser of bytes from outside raises what it likes: tokenize.TokenError, …
         raise BadArrays(f"an array cannot be read: {error}") from None
+
+
+def encode(array: NDArray[Any]) -> Array:
+    """Return an array as Flower sends it: the bytes of `Array(array)`, without a second copy of them on the way."""
+    array = np.asarray(array, order="C")
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
+    content = array.reshape(-1).view(np.uint8).data
+    return Array(str(array.dtype), tuple(array.shape), "numpy.ndarray", b"".join((head.getvalue(), content)))
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from logging import INFO, getLogger
 from typing import TYPE_CHECKING
@@ -88,6 +88,8 @@ def run_rounds(
             seconds = patience(server_round)
             messages = strategy.configure_train(server_round, arrays, train_config, grid)
             replies = _send(grid, messages, seconds)
+            if not strategy.sees_replies_again:
+                replies = _one_by_one(replies)
             with postponed("round"):
                 model, train = strategy.aggregate_train(server_round, replies)
                 if model is not None:
@@ -118,6 +120,14 @@ def run_rounds(
 def _send(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
     messages = list(messages)
     return grid.send_and_receive(messages, timeout=timeout) if messages else []
+
+
+def _one_by_one(replies: Iterable[Message]) -> Iterator[Message]:
+    """Hand replies over and let go of them, so that whoever takes them can."""
+    waiting = list(replies)[::-1]
+    del replies
+    while waiting:
+        yield waiting.pop()
 
 
 def _client_evaluation(

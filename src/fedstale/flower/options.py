@@ -58,6 +58,7 @@ class Options(TypedDict, total=False):
     max_weight: float | None
     max_wait: float | None
     checkpoint: str | Path | None
+    checkpoint_every: int
     resume: Literal["never", "auto"]
     store: str | Path | Store | None
     seed: int
@@ -94,6 +95,7 @@ _DEFAULTS: Options = {
     "max_weight": None,
     "max_wait": 60.0,
     "checkpoint": None,
+    "checkpoint_every": 1,
     "resume": "never",
     "store": None,
     "seed": 0,
@@ -121,6 +123,7 @@ def checked(strategy: str, options: Options) -> Options:
     settings: Options = {**_DEFAULTS, **options}
     for name in ("min_available_nodes", "late_for"):
         positive_int(name, settings[name], 0)  # type: ignore[literal-required]
+    positive_int("checkpoint_every", settings["checkpoint_every"])
     if settings["weights"] not in ("client", "sample"):
         raise fail("weights", settings["weights"], 'must be "client" or "sample"')
     if settings["resume"] not in ("never", "auto"):

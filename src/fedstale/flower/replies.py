@@ -19,15 +19,20 @@ MAX_REASON, _MAX_SIZE = 300, 1e15
 """Most characters of a reason that are kept, and the largest n_i that is believed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClientReply:
-    """A reply that may count: whose it is, its model, and n_i where it says so."""
+    """A reply that may count: whose it is, its model until somebody takes it, and n_i where it says so."""
 
     node: int
     identity: str
     arrays: ArrayRecord
     content: RecordDict
     size: float | None
+
+    def take_arrays(self) -> ArrayRecord:
+        """Return the model and let go of it."""
+        arrays, self.arrays = self.arrays, ArrayRecord()
+        return arrays
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,18 @@ class SentMessages:
 
 
 def sort_replies(
-    replies: Iterable[Message], sent: SentMessages, identity: Identity, arrays_key: str, size_key: str
+    replies: Iterable[Message],
+    sent: SentMessages,
+    identity: Identity,
+    arrays_key: str,
+    size_key: str,
+    *,
+    whole: bool = True,
 ) -> tuple[list[ClientReply], list[LeftOut]]:
     """Return the replies that may count, in the order of their identities, and those that do not.
 
     The order of arrival has no say in anything: of two replies for one client, the node with the smaller id
-    counts.
+    counts. Unless `whole`, the contents of replies are without their models.
     """
     accepted: dict[str, ClientReply] = {}
     left_out: list[LeftOut] = []
@@ -92,7 +103,7 @@ def sort_replies(
             left_out.append(LeftOut(node, "stray", "the node has answered already"))
             continue
         nodes.add(node)
-        found = read_reply(node, reply, identity, arrays_key, size_key)
+        found = read_reply(node, reply, identity, arrays_key, size_key, whole=whole)
         if isinstance(found, ClientReply) and found.identity in accepted:
             first = accepted[found.identity].node
             reason = f"node {first} has answered already as the same client {found.identity}"
@@ -105,7 +116,9 @@ def sort_replies(
     return [accepted[name] for name in sorted(accepted, key=lambda name: (len(name), name))], left_out
 
 
-def read_reply(node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str) -> ClientReply | LeftOut:
+def read_reply(
+    node: int, reply: Message, identity: Identity, arrays_key: str, size_key: str, *, whole: bool = True
+) -> ClientReply | LeftOut:
     """Return a node's reply as one that may count, or why it does not."""
     if reply.has_error():
         return LeftOut(node, "failed", f"error {reply.error.code}: {reply.error.reason}")
@@ -121,7 +134,8 @@ def read_reply(node: int, reply: Message, identity: Identity, arrays_key: str, s
     except IdentityRefused as error:
         return LeftOut(node, "conflict" if error.conflict else "bad", str(error), error.client)
     arrays = records[arrays_key] if arrays_key in records else next(iter(records.values()))
-    return ClientReply(node, name, arrays, content, _size(content, size_key))
+    kept = content if whole else RecordDict({key: one for key, one in content.items() if key not in records})
+    return ClientReply(node, name, arrays, kept, _size(content, size_key))
 
 
 def _size(content: RecordDict, key: str) -> float | None:

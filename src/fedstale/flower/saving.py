@@ -80,6 +80,7 @@ class SavedStrategy(FedAvg):
         self._sent_arrays: ArrayRecord | None = None
         self._returned: ArrayRecord | None = None
         self._unsaved = False
+        self._behind = False  # whether rounds are settled and not in the checkpoint
         # Rounds of earlier calls of `start`, of this one, and rounds that were done before this process.
         self._rounds_before = 0
         self._rounds_configured = 0
@@ -171,8 +172,9 @@ class SavedStrategy(FedAvg):
         return self._rounds_before
 
     def end_start(self, num_rounds: int) -> None:
-        """Take note of how many rounds a loop had, with those of an earlier process."""
+        """Take note of how many rounds a loop had, with those of an earlier process, and save the last ones."""
         self._rounds_configured = num_rounds
+        self.save_rest()
 
     def current_arrays(self) -> ArrayRecord:
         """Return the model as it stands."""
@@ -186,7 +188,13 @@ class SavedStrategy(FedAvg):
             return
         self._use(arrays)
         self._unsaved = False
-        if self.checkpoint is not None:
+        self._behind = self.checkpoint is not None
+        if self.aggregator.state.round % self.options["checkpoint_every"] == 0:
+            self.save_rest()
+
+    def save_rest(self) -> None:
+        """Save rounds that were done since the last checkpoint."""
+        if self._behind:
             self.save_checkpoint()
 
     def save_checkpoint(self) -> None:
@@ -198,6 +206,7 @@ class SavedStrategy(FedAvg):
         late = self.asking.late
         facts = {**self.config_facts(), "claims": self.identity.claims, "nodes": nodes, "unanswered": late.describe()}
         checkpoint_file.save(self.aggregator, self.checkpoint, facts, self.pending_log, changed, late.models)
+        self._behind = False
 
     def _use(self, arrays: ArrayRecord) -> None:
         """Let the next round start from this model."""

@@ -23,7 +23,7 @@ from ..interrupts import postponed
 from ..rules import Rule
 from . import checkpoint_file
 from .account import Account
-from .client_metrics import aggregate_metrics
+from .client_metrics import aggregate_metrics, is_own
 from .forgetting import erase, forget_overdue
 from .identity import NO_IDENTITY, REMEDIES
 from .journal import per_client, round_metrics, scalars, to_metrics
@@ -106,6 +106,8 @@ class RuleStrategy(SavedStrategy):
         Seconds to wait for nodes in later rounds; None waits for ever.
     checkpoint
         A folder: after every round everything is saved there. Give an absolute path: Flower runs the app elsewhere.
+    checkpoint_every
+        Save after every so many rounds, and at the end, instead of after each: a crash loses at most so many.
     resume
         What to do where the folder holds a checkpoint already: "never" (default) refuses, "auto" goes on after its
         last round. With "auto", running the same app again is all that is needed after a crash.
@@ -235,15 +237,16 @@ class RuleStrategy(SavedStrategy):
             return self._returned, self.history.get("train", index)
         if self.aggregator is None or self._sent_messages.round != server_round:
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
-        key = self.arrayrecord_key
         if self.options["secure_aggregation"] is not None:
             replies, self._secure_replies = self._secure_replies, []
-        replies = list(replies)
-        accepted, left_out = sort_replies(replies, self._sent_messages, self.identity, key, self.weighted_by_key)
+        key, sent, replies = self.arrayrecord_key, self._sent_messages, list(replies)
+        whole = self.held is not None or is_own(self.train_metrics_aggr_fn)
+        accepted, left_out = sort_replies(replies, sent, self.identity, key, self.weighted_by_key, whole=whole)
         self._refuse_strangers(accepted, left_out)
         late, unused = self._take_up_late(index)
         left_out += unused
         self._note_unanswered(index, replies)
+        del replies  # large models need not wait in memory until the round is done
         setting = self.asking.setting(index, self._sent_messages.nodes, self.aggregator, self._rounds_resumed)
         if self.held is None:
             applied = self.aggregator.apply_round(self._bounded, index - 1, accepted, self.probabilities, setting)
@@ -274,6 +277,11 @@ class RuleStrategy(SavedStrategy):
         record = to_metrics(metrics, numbers)
         self.history.add("train", index, record)
         return self._returned, record
+
+    @property
+    def sees_replies_again(self) -> bool:
+        """Whether a subclass is handed the replies of a round and may look at them once more."""
+        return type(self).aggregate_train is not RuleStrategy.aggregate_train
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

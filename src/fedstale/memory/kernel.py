@@ -26,6 +26,7 @@ from .precision import Precision
 
 COLUMNS = 8192
 ROWS = 8
+_EXACT_COLUMNS = 1 << 16
 _WORTH_COMPILING = 1 << 20
 """Numbers of a round from which on loops are compiled: loading numba takes as long as hundreds of smaller rounds."""
 
@@ -185,15 +186,20 @@ def _dots(x: Float, y: Float) -> Float:
     return products
 
 
-def exact_sum(rows: Iterator[tuple[float, NDArray[Any]]], precision: Precision, length: int) -> Float:
-    """Σ a_i h_i over any number of rows, compensated (Neumaier), so that it is exact to one rounding."""
-    total, lost = np.zeros(length), np.zeros(length)
-    row = np.empty(length)
-    for mass, stored in rows:
-        precision.load(stored, row)
-        row *= mass
-        moved = total + row
-        big = np.abs(total) >= np.abs(row)
-        lost += np.where(big, (total - moved) + row, (row - moved) + total)
-        total = moved
-    return total + lost
+def exact_sums(
+    rows: Sequence[NDArray[Any]], masses: Float, precision: Precision, length: int
+) -> Iterator[tuple[slice, Float]]:
+    """Σ a_i h_i over any number of rows, some columns after the other, each exact to one rounding (Neumaier)."""
+    buffer = np.empty(min(_EXACT_COLUMNS, length))
+    for low in range(0, length, _EXACT_COLUMNS):
+        columns = slice(low, min(low + _EXACT_COLUMNS, length))
+        row = buffer[: columns.stop - low]
+        total, lost = np.zeros_like(row), np.zeros_like(row)
+        for mass, stored in zip(masses.tolist(), rows, strict=True):
+            precision.load(stored[columns], row)
+            row *= mass
+            moved = total + row
+            big = np.abs(total) >= np.abs(row)
+            lost += np.where(big, (total - moved) + row, (row - moved) + total)
+            total = moved
+        yield columns, total + lost

@@ -32,7 +32,9 @@ _MAGIC = b"fedstale rows 1\n"
 _START = 4096  # bytes before the first row
 _HEADER = _START - LOCK_OWNER_BYTES
 _RAM_BLOCK = 64 << 20
-_FILE_BLOCK = 4 << 20
+_FILE_BLOCK, _LARGEST_FILE_BLOCK = 4 << 20, 64 << 20
+_PIECE = 64 << 20
+"""Bytes that are written at once."""
 _OWNER = "checkpoint"
 """In the header: the `place` of the checkpoint that names the rows, {} in a new file."""
 _WHOLE = "whole"
@@ -49,6 +51,9 @@ class RowStore(Protocol):
 
     def row(self, slot: int) -> NDArray[Any]:
         """Return the slot's storage, shape (d,), writable."""
+
+    def write(self, slot: int, row: NDArray[Any]) -> None:
+        """Store a row that is not needed in memory for now, shape (d,), as it is stored."""
 
     def check(self) -> None:
         """Refuse to go on when the slots are no longer there; asked before a round touches them."""
@@ -75,6 +80,10 @@ class RamRows:
             self._blocks.append(np.empty(self._shape, dtype=self._dtype))
         result: NDArray[Any] = self._blocks[block][row]
         return result
+
+    def write(self, slot: int, row: NDArray[Any]) -> None:
+        """Store a row."""
+        np.copyto(self.row(slot), row)
 
     def check(self) -> None:
         """RAM is always there."""
@@ -106,6 +115,7 @@ class FileRows:
         self.path = path = path.absolute()
         self._row_bytes = num_params * precision.dtype.itemsize
         self._first = max(1, _FILE_BLOCK // self._row_bytes)
+        self._doublings = max(0, (_LARGEST_FILE_BLOCK // (self._first * self._row_bytes)).bit_length() - 1)
         self._num_params = num_params
         self._dtype = precision.dtype
         self._blocks: dict[int, np.memmap[Any, Any]] = {}
@@ -179,24 +189,56 @@ class FileRows:
 
     def row(self, slot: int) -> NDArray[Any]:
         """Return the slot's storage; the file grows (sparsely) when the slot is new."""
-        # Blocks double in size: a small memory has a small file, a large one has few mappings.
-        block = (slot // self._first + 1).bit_length() - 1
-        start, count = self._first * (2**block - 1), self._first * 2**block
+        block, start, count = self._block(slot)
         if block not in self._blocks:
-            offset = _START + start * self._row_bytes
-            end = offset + count * self._row_bytes
-            if os.fstat(self._file.fileno()).st_size < end:
-                if self._map == "r":
-                    raise InvalidInput(f"memory file {self.path} is cut short")
-                os.ftruncate(self._file.fileno(), end)
-            self._mapped = max(self._mapped, end)
-            shape = (count, self._num_params)
-            self._blocks[block] = np.memmap(self._file, self._dtype, self._map, offset, shape)
-            self._arrays[block] = self._blocks[block].view(np.ndarray)
+            self._map_block(block, start, count)
         if slot >= self._reserved and self._map == "r+":
             self._reserve(slot + 1)
+        if slot - start >= len(self._arrays[block]):
+            raise InvalidInput(f"memory file {self.path} is cut short")
         result: NDArray[Any] = self._arrays[block][slot - start]
         return result
+
+    def _block(self, slot: int) -> tuple[int, int, int]:
+        """Return the block that holds a slot, its first slot and how many it has.
+
+        Blocks double in size, so that a small memory has a small file and a large one has few mappings; up to a size,
+        so that the file is hardly longer than its rows.
+        """
+        doubling = self._first * (2**self._doublings - 1)
+        if slot < doubling:
+            block = (slot // self._first + 1).bit_length() - 1
+            return block, self._first * (2**block - 1), self._first * 2**block
+        count = self._first * 2**self._doublings
+        further = (slot - doubling) // count
+        return self._doublings + further, doubling + further * count, count
+
+    def _map_block(self, block: int, start: int, count: int) -> None:
+        offset = _START + start * self._row_bytes
+        size = os.fstat(self._file.fileno()).st_size
+        if self._map == "r":  # an older file may end within a block
+            count = min(count, (size - offset) // self._row_bytes)
+            if count <= 0:
+                raise InvalidInput(f"memory file {self.path} is cut short")
+        end = offset + count * self._row_bytes
+        if size < end:
+            os.ftruncate(self._file.fileno(), end)
+        self._mapped = max(self._mapped, end)
+        self._blocks[block] = np.memmap(self._file, self._dtype, self._map, offset, (count, self._num_params))
+        self._arrays[block] = self._blocks[block].view(np.ndarray)
+
+    def write(self, slot: int, row: NDArray[Any]) -> None:
+        """Store a row without mapping the slot, so that it takes no memory of this process."""
+        if not hasattr(os, "pwrite"):
+            np.copyto(self.row(slot), row)
+            return
+        if slot >= self._reserved:
+            self._reserve(slot + 1)
+        content = row.view(np.uint8)
+        place = _START + slot * self._row_bytes
+        done = 0
+        while done < content.size:
+            done += os.pwrite(self._file.fileno(), content[done : done + _PIECE].data, place + done)
 
     def _reserve(self, slots: int) -> None:
         # A write into a mapped hole of a full disk kills the process; asking for the space first is an error.
@@ -215,7 +257,8 @@ class FileRows:
         A mapping of a file that was cut ends the process (SIGBUS); one of a file without a name is read by nobody.
         """
         what = what_became_of(self.path, self._identity)
-        if what is None and self._mapped > os.fstat(self._file.fileno()).st_size:
+        length = max(self._mapped, _START + self._reserved * self._row_bytes if self._reserved else 0)
+        if what is None and length > os.fstat(self._file.fileno()).st_size:
             what = "cut short"
         if what is not None:
             mend = "put it back, or restore it together with its checkpoint, and resume"

@@ -173,9 +173,16 @@ class Memory(StaleMemory):
 
     def exact_total(self) -> Float:
         """Σ a_i h_i recomputed from the rows, exact to one rounding; O(N·d)."""
+        result = np.empty(self.num_params)
+        for columns, exact in self._exact_sums():
+            result[columns] = exact
+        return result
+
+    def _exact_sums(self) -> Iterator[tuple[slice, Float]]:
         self._rows.check()
-        rows = ((float(self.masses[i]), self._rows.row(int(self.slots[i]))) for i in self.seen)
-        return kernel.exact_sum(rows, self.precision, self.num_params)
+        seen = self.seen
+        rows = [self._rows.row(int(slot)) for slot in self.slots[seen]]
+        return kernel.exact_sums(rows, self.masses[seen], self.precision, self.num_params)
 
     def grow(self, num_clients: int) -> None:
         """Make room for clients that joined."""
@@ -244,8 +251,11 @@ class Memory(StaleMemory):
         self._rows.check()
         for client in self._unsaved:
             self._checksums[client] = checksum(self._rows.row(int(self.slots[client])))
+        return self._table_on_disk(mirror.parent)
+
+    def _table_on_disk(self, checkpoint: Path) -> dict[str, NDArray[Any]]:
         if isinstance(self._rows, FileRows):
-            self._checkpoint = mirror.parent
+            self._checkpoint = checkpoint
             self._rows.naming(self._checkpoint)
         self.flush()
         seen = self.seen
@@ -267,13 +277,16 @@ class Memory(StaleMemory):
             self._unsaved = {int(client) for client in self.seen}
         if self._mirror.num_clients < self.num_clients:
             self._mirror.grow(self.num_clients)
-        changed = np.array(sorted(self._unsaved), dtype=np.int64)
-        target = self._mirror._spare(len(changed))
+        mirror, changed = self._mirror, np.array(sorted(self._unsaved), dtype=np.int64)
+        mirror._rows.check()
+        target = mirror._spare(len(changed))
         for client, slot in zip(changed, target, strict=True):
-            np.copyto(self._mirror._rows.row(slot), self._rows.row(int(self.slots[client])))
-        self._mirror._move(changed, target, self.masses[changed])
-        self._mirror.total = self.total
-        return self._mirror.table(path)
+            row = self._rows.row(int(self.slots[client]))
+            mirror._rows.write(slot, row)
+            mirror._checksums[client] = checksum(row)
+        mirror._move(changed, target, self.masses[changed])
+        mirror.total = self.total
+        return mirror._table_on_disk(path.parent)
 
     def saved(self) -> None:
         """Note that a checkpoint with the last `table` is complete: rows it does not name may be overwritten."""
@@ -315,9 +328,10 @@ class Memory(StaleMemory):
 
         The saved one is kept where it agrees: its bits make a resumed run equal an uninterrupted one.
         """
-        exact = self.exact_total()
-        scale = float(np.abs(exact).max(initial=0.0))
-        off = np.abs(self.total - exact).max(initial=0.0)
+        scale = off = 0.0
+        for columns, exact in self._exact_sums():
+            scale = max(scale, float(np.abs(exact).max()))
+            off = np.maximum(off, np.abs(self.total[columns] - exact).max())  # NaN stays
         if not off <= _DRIFT * scale:
             raise InvalidInput(f"the running sum of memory file {self.file} does not match its rows")
 

@@ -25,6 +25,9 @@ from .coverage import warn_if_uncovered
 if TYPE_CHECKING:
     from ..participation import Selection
 
+_PIECE = 1 << 16
+"""Numbers of a model that are moved together."""
+
 
 @dataclass(frozen=True)
 class Local:
@@ -167,7 +170,11 @@ class Rule(ABC):
         if state.model is None:
             raise fail("model", None, "step needs a model: pass model=w to init")
         delta = self.combine(state, round)
-        np.subtract(state.model, self.server_lr * np.asarray(delta), out=state.model, casting="same_kind")
+        moved = np.asarray(delta)
+        for low in range(0, len(moved), _PIECE):  # η_s Δ of a large model is not made whole
+            piece = slice(low, low + _PIECE)
+            model = state.model[piece]
+            np.subtract(model, self.server_lr * moved[piece], out=model, casting="same_kind")
         return delta
 
 
