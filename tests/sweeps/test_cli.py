@@ -38,7 +38,7 @@ def test_sweep(grid: Path, tmp_path: Path) -> None:
     command = ("sweep", grid, "--store", tmp_path / "s", "--workers", 0)
     code, said = invoke(*command, "--dry-run")
     assert code == 0
-    assert "4 runs, 0 in the store, 4 to do in 1 batches (4 of them in lock-step)" in said
+    assert "4 runs, 0 in the store, 4 to do in 1 batch (4 runs in lock-step)" in said
     code, said = invoke(*command, "--out", tmp_path / "out.csv", "--tune", "--widen", 0)
     assert code == 0
     assert "4 runs: 0 already in the store, 4 run now" in said
@@ -60,7 +60,7 @@ def test_failures_are_listed_and_make_the_exit_code(tmp_path: Path) -> None:
     file.write_text("[settings]\nrounds = 2\nreplacement = false\n[grid]\nbatch_size = [16, 5000]\n")
     code, said = invoke("sweep", file, "--store", tmp_path / "s", "--workers", 0, "-q")
     assert code == 1
-    assert "1 runs failed" in said
+    assert "1 run failed" in said
     assert "batch_size = 5000" in said
 
 
