@@ -40,10 +40,8 @@ def _compiled() -> ModuleType | None:
     return compiled
 
 
-def _loops(rows: Sequence[NDArray[Any]], length: int) -> Any:
-    """Return the compiled loops where they are there, read these rows, and are worth it."""
-    if len(rows) * length < _WORTH_COMPILING:
-        return None
+def _loops(rows: Sequence[NDArray[Any]]) -> Any:
+    """Return the compiled loops where they are there and read these rows."""
     loops = _compiled()
     return loops if loops is not None and loops.takes(rows) else None
 
@@ -57,7 +55,7 @@ def blocks(count: int, length: int) -> Iterator[tuple[slice, slice]]:
 
 def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> Float:
     """Σ weights_i rows_i in float64, shape (length,)."""
-    if (loops := _loops(rows, length)) is not None:
+    if len(rows) * length >= _WORTH_COMPILING and (loops := _loops(rows)) is not None:
         summed: Float = loops.weighted_sum(rows, weights, length)
         return summed
     result = np.zeros(length)
@@ -133,7 +131,7 @@ def exchange(
     """
     count, length = len(fresh), len(total)
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
-    if (loops := _loops(fresh, length)) is not None:
+    if count * length >= _WORTH_COMPILING and (loops := _loops(fresh)) is not None:
         loops.exchange(fresh, stale, target, precision, mix, old_masses, total, sums)
         return sums
     np.multiply(total, mix.total, out=sums.mix)
