@@ -33,7 +33,7 @@ def check(site: Path) -> None:
             page = opened.new_page()
             page.set_default_timeout(60_000)
             page.on("request", lambda request: seen.append(request.url))
-            for name in ("methods", "howto/choose-beta", "reference/classes/fedstale.rules.FedStale"):
+            for name in ("methods", "howto/which-rule", "reference/classes/fedstale.rules.FedStale"):
                 page.goto(f"{home}{name}.html")
                 page.wait_for_selector("mjx-container svg")
                 assert page.locator("mjx-merror, [data-mjx-error]").count() == 0, name

@@ -1,4 +1,4 @@
-"""The tables of docs/howto/choose-beta.md and docs/foundation.md are what `benchmarks/noise.py` wrote."""
+"""The tables of docs/howto/which-rule.md and docs/foundation.md are what `benchmarks/noise.py` wrote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS = DOCS / "results" / "benchmarks"
-PAGE = (DOCS / "howto" / "choose-beta.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "howto" / "which-rule.md").read_text(encoding="utf-8")
 FOUNDATION = (DOCS / "foundation.md").read_text(encoding="utf-8")
 
 

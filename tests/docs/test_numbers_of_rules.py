@@ -1,4 +1,4 @@
-"""The table of what the rules gain (docs/howto/choose-beta.md) is that of the files in docs/results/rules."""
+"""The table of what the rules gain (docs/howto/which-rule.md) is that of the files in docs/results/rules."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def rows() -> list[str]:
 
 
 def test_the_table_is_that_of_the_files() -> None:
-    page = (DOCS / "howto" / "choose-beta.md").read_text(encoding="utf-8").splitlines()
+    page = (DOCS / "howto" / "which-rule.md").read_text(encoding="utf-8").splitlines()
     shown = [line for line in page if line.startswith(("| mnist-", "| digits-")) and line.count("|") == 7]
     assert shown == rows()

@@ -212,7 +212,7 @@ def every_class_has_its_page(site: Path) -> None:
 def mathematics_is_drawn_here(site: Path) -> None:
     """MathJax lies beside the pages, and those with a formula load it from there."""
     assert (site / "_static" / "tex-svg.js").stat().st_size > 1_000_000
-    for name in ("methods", "paper", "foundation", "howto/choose-beta", "reference/classes/fedstale.rules.FedStale"):
+    for name in ("methods", "paper", "foundation", "howto/which-rule", "reference/classes/fedstale.rules.FedStale"):
         page = (site / f"{name}.html").read_text(encoding="utf-8")
         assert re.search(r'<script [^>]*src="[./]*_static/tex-svg.js', page), name
         assert 'class="math notranslate' in page

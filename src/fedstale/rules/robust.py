@@ -12,7 +12,7 @@ With equal weights the sum over the participants is then their number times the 
 
 This costs a bias. Given the memory, E[Δ] − Σ α_i Δ_i = E[Σ_S (α_i/p_i)(r_i' − r_i)] for FedStale with any β: it is what
 was cut off from honest clients, large where their updates differ from each other in a way that the memory does not
-foretell, and zero where it does. A client unlike all others is what a median removes: where rare clients are the ones
+predict, and zero where it does. A client unlike all others is what a median removes: where rare clients are the ones
 that differ, median and trimming work against the purpose of FedStale, and the filter by length is the one to take.
 """
 
