@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from .checks import Float, client_count, client_ids, fail, number, positive_int, probabilities, vector
 
 Ints = NDArray[np.int64]
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +236,11 @@ def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:
     return rows
 
 
+def all_finite(vector: NDArray[Any]) -> bool:
+    """Whether a vector holds no NaN and no infinity, looked at piece by piece: nothing of its length is made."""
+    return all(np.isfinite(vector[low : low + _PIECE]).all() for low in range(0, len(vector), _PIECE))
+
+
 def cast_like(array: Float, example: Any) -> Any:
     """Give a computed vector the kind (NumPy or torch) and dtype of the updates it came from.
 
@@ -249,7 +255,7 @@ def cast_like(array: Float, example: Any) -> Any:
     if hasattr(example, "dtype") and example.dtype.kind == "f":
         with np.errstate(over="ignore"):
             cast = array.astype(example.dtype, copy=False)
-        return cast if cast is array or np.isfinite(cast).all() else array
+        return cast if cast is array or all_finite(cast) else array
     if isinstance(example, (list, tuple)) and len(example):
         return cast_like(array, example[0])
     return array

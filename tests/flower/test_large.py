@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,6 +65,31 @@ def grid() -> MemoryGrid:
 def test_replies_are_let_go_as_they_are_read(grid: MemoryGrid, seen: list[int]) -> None:
     FedStale(**OPTIONS).start(grid, record(first_model()), num_rounds=2)
     assert seen == [0, 0]
+
+
+def test_the_model_of_the_last_round_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[weakref.ref[Array]] = []
+    alive: list[int] = []
+    apply_round = Aggregator.apply_round
+
+    class Forgetful(MemoryGrid):
+        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+            model = next(iter(messages)).content["arrays"]
+            assert isinstance(model, ArrayRecord)
+            sent.append(weakref.ref(next(iter(model.values()))))
+            replies = super().send_and_receive(messages, timeout=timeout)
+            self.sent.clear()
+            return replies
+
+    def counting(self: Aggregator, *arguments: Any) -> Any:
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in sent[1:]))  # the first one is the caller's
+        return apply_round(self, *arguments)
+
+    monkeypatch.setattr(Aggregator, "apply_round", counting)
+    grid = Forgetful({1000 + i: Trainer(i) for i in range(3)})
+    FedStale(**OPTIONS).start(grid, record(first_model()), num_rounds=4)
+    assert alive == [0, 1, 1, 1]
 
 
 def test_a_subclass_that_sees_the_replies_keeps_them(grid: MemoryGrid, seen: list[int]) -> None:

@@ -150,9 +150,10 @@ class Layout:
                 out[slot.start : slot.stop] = 0.0
                 continue
             array = _fitting(slot, record[slot.name], "f")
-            for low in range(slot.start, slot.stop, _PIECE):  # what was just written is still in the cache
-                piece = slice(low, min(low + _PIECE, slot.stop))
-                part = array[low - slot.start : piece.stop - slot.start]
+            start, stop = slot.start, slot.stop
+            for low in range(start, stop, _PIECE):  # what was just written is still in the cache
+                piece = slice(low, min(low + _PIECE, stop))
+                part = array[low - start : piece.stop - start]
                 delta = np.subtract(sent[piece], part, out=out[piece], casting="same_kind")
                 square += float(delta @ delta)
         return square

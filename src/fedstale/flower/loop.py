@@ -86,8 +86,8 @@ def run_rounds(
             _logger.log(INFO, "")
             _logger.log(INFO, "[ROUND %s/%s]", server_round, num_rounds)
             seconds = patience(server_round)
-            messages = strategy.configure_train(server_round, arrays, train_config, grid)
-            replies = _send(grid, messages, seconds)
+            # No name for the messages: they would keep the model of this round in memory through the next one.
+            replies = _send(grid, strategy.configure_train(server_round, arrays, train_config, grid), seconds)
             if not strategy.sees_replies_again:
                 replies = _one_by_one(replies)
             with postponed("round"):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, fail, number
-from ..federation import CheckedRound, Federation, Ints, Round, cast_like, check_round
+from ..federation import CheckedRound, Federation, Ints, Round, all_finite, cast_like, check_round
 from ..memory.held import NAME as CLIENTS
 from ..memory.held import Announcement
 from ..rule_state import MemoryState, RuleState
@@ -184,7 +184,7 @@ def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
     Looking at a weighted sum of the updates is enough, because NaN and Inf survive it, and |S| times cheaper
     than looking at the updates; only then are they searched for the one to name.
     """
-    if np.isfinite(mix).all():
+    if all_finite(mix):
         return
     both = [*round.updates, *(round.given_second_pass or ())]
     for client, row in zip([*round.clients] * (len(both) // max(round.size, 1)), both, strict=True):
