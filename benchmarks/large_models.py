@@ -1,12 +1,13 @@
 """Large models on Flower: a round of our strategy beside Flower's FedAvg, in time, memory and bytes on disk.
 
-    python benchmarks/large_models.py [--before SRC]
+    python benchmarks/large_models.py [--before SRC] [--out docs/results/benchmarks]
     python benchmarks/large_models.py --params 250000000 --clients 2 --only "FedStale, rows on disk, checkpoint"
 
 25 million parameters, 10 clients that all answer in every round, in an in-process grid. Every contender is a process of
 its own, so that its peak of memory is its own, and they take turns, round by round. The clients' work is not counted.
 With --before the same is measured with another source tree of fedstale, in the same turns. Needs 10 GB of memory and of
-disk. Bars: processor time at most 2 times FedAvg's, at most 3.5 GB, at most N + |S| + 2 rows on disk.
+disk. Bars: processor time at most 2 times FedAvg's, at most 3.5 GB (10 GB for 250 million parameters and 2 clients), at
+most N + |S| + 2 rows on disk. With --out: large-models.csv there, rows of other sizes stay; and the page.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # what tells of results is imported where it is used: contenders have none of it
 BASE, OURS, SAVED, DISK = "Flower's FedAvg", "FedStale", "FedStale, checkpoint", "FedStale, rows on disk, checkpoint"
 BEFORE = " (before)"
 ARRAYS = 25
@@ -214,6 +215,7 @@ def measure(arguments: argparse.Namespace, names: list[str], folder: Path) -> li
         row |= {
             "params": arguments.params,
             "clients": arguments.clients,
+            "rounds": arguments.rounds,
             "resume wall": 0.0,
             "resume cpu": 0.0,
             "resume peak": 0.0,
@@ -225,8 +227,21 @@ def measure(arguments: argparse.Namespace, names: list[str], folder: Path) -> li
             loaded = again.line()
             again.round()
         row |= {"resume wall": loaded["wall"], "resume cpu": loaded["cpu"], "resume peak": again.rounds[0]["peak"]}
-        row |= {"resume own": again.rounds[0]["own"]}
     return found
+
+
+def keep(folder: Path, rows: list[dict[str, object]]) -> None:
+    """Write the rows, beside those of other sizes that are there."""
+    from benchmarks.peers import machine
+    from fedstale.spreadsheet import write_table
+
+    path = folder / "large-models.csv"
+    size = {(str(row["params"]), str(row["clients"])) for row in rows}
+    others = [row for row in machine.read(path) if (row["params"], row["clients"]) not in size]
+    cells = [{key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+    lines: list[Mapping[str, object]] = sorted([*others, *cells], key=lambda row: int(str(row["params"])))
+    write_table(path, rows[0], ([row[key] for key in rows[0]] for row in lines))
+    machine.write_about(folder / "large-models-about.csv", "python benchmarks/large_models.py")
 
 
 def main() -> int:
@@ -237,6 +252,7 @@ def main() -> int:
     parser.add_argument("--only", help="contenders, separated by semicolons")
     parser.add_argument("--before", type=Path, help="another src folder of fedstale, measured in the same turns")
     parser.add_argument("--folder", help="where files are written; default: a temporary folder")
+    parser.add_argument("--out", type=Path, help="folder for large-models.csv, such as docs/results/benchmarks")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--resume", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -248,6 +264,14 @@ def main() -> int:
         rows = measure(arguments, names, Path(folder))
     for row in rows:
         print({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
+    from benchmarks.peers import large, page
+
+    for what, seen, bar, verdict in large.verdicts(large.model_bars(rows)):
+        print(f"{verdict.strip('*')}: {what}: {seen} (bar {bar})")
+    if arguments.out is not None:
+        keep(arguments.out, rows)
+        if arguments.out.resolve() == ROOT / "docs/results/benchmarks":
+            page.render(ROOT / "docs")
     return 0
 
 

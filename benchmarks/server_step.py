@@ -1,9 +1,11 @@
-"""One `combine` of FedStale on the paper's MNIST model: time against N, memory kind, a plain mean and memcpy.
+"""One `combine` of FedStale (β = auto) on the paper's MNIST model: compiled loops beside NumPy and a memcpy.
 
-    python benchmarks/server_step.py [--repetitions 15]
+    python benchmarks/server_step.py [--repetitions 15] [--out FOLDER]
 
-|S| = 12 of the same 24 clients take part in turn, d = 421,642 (float32). Bars: N = 100,000 costs at most 1.3×
-N = 24, in RAM and on disk; in RAM at most 3× the time of moving the 3·|S|·d·4 bytes once at the memcpy rate.
+|S| = 12 of the same 24 clients take part in turn, d = 421,642 (float32), rows in float32, bfloat16 and float16, and on
+disk; N = 24 and N = 100,000; first touch of memory beside the steady state. All take turns. Bars: with compiled loops
+at most 1.5 times a memcpy of 3·|S|·d·4 bytes (2.5 with rows of two bytes), first touch at most twice the steady state,
+N = 100,000 at most 1.1 times N = 24. Results: server-step.csv in docs/results/benchmarks, and docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -14,87 +16,116 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
+from types import ModuleType
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import fedstale as fs
+from benchmarks.peers import large, machine, page
+from benchmarks.peers.environments import ROOT
 from benchmarks.timing import interleaved, line
+from fedstale.memory import kernel
+from fedstale.spreadsheet import write_table
 
 D, SEEN, TAKE = 421_642, 24, 12
+TOUCHES = 4
+"""Rounds after which every row and every spare row was touched once."""
+COPY, MEAN = "memcpy of 3·|S|·d·4 bytes", "plain weighted mean, no memory"
+MEMORIES = {
+    "float32": "ram",
+    "bfloat16": "ram:bfloat16",
+    "float16": "ram:float16",
+    "float32 on disk": "disk:{folder}/{loops}-{clients}",
+}
+LOOPS: dict[str, Callable[[], ModuleType | None]] = {"numba": kernel._compiled, "NumPy": lambda: None}
+UPDATES = np.random.default_rng(0).standard_normal((2, TAKE, D), dtype=np.float32)
 
 
 class Server:
     """A FedStale server that is handed the updates of two halves of 24 clients in turn."""
 
-    def __init__(self, num_clients: int, memory: str, beta: float | str) -> None:
-        self.rule = fs.FedStale(beta=beta)
+    def __init__(self, num_clients: int, memory: str, loops: str) -> None:
+        self.rule, self.loops = fs.FedStale(beta="auto"), loops
         self.state = self.rule.init(fs.Federation(num_clients, D, probabilities=0.5), memory=memory)
         spread = np.linspace(0, num_clients - 1, SEEN).astype(np.int64)
         self.halves = [spread[::2], spread[1::2]]
-        rng = np.random.default_rng(0)
-        self.updates = rng.standard_normal((2, TAKE, D), dtype=np.float32)
         self.round = 0
-        start = time.perf_counter()
-        for _ in range(4):  # every row and every spare row is touched once
-            self()
-        self.first_touch = (time.perf_counter() - start) / 4
 
     def __call__(self) -> None:
         """One round."""
+        kernel._compiled = LOOPS[self.loops]  # type: ignore[assignment]
         turn = self.round % 2
-        self.rule.combine(self.state, fs.Round(self.round, self.halves[turn], self.updates[turn]))
+        self.rule.combine(self.state, fs.Round(self.round, self.halves[turn], UPDATES[turn]))
         self.round += 1
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--repetitions", type=int, default=15)
-    repetitions = parser.parse_args().repetitions
+class FirstTouches:
+    """Makes a new server every time, and notes the seconds of its first rounds alone."""
+
+    def __init__(self, memory: str, loops: str) -> None:
+        self.memory, self.loops = memory, loops
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
+        """The first rounds of a server."""
+        server = Server(SEEN, self.memory, self.loops)
+        start = time.perf_counter()
+        for _ in range(TOUCHES):
+            server()
+        self.seconds.append((time.perf_counter() - start) / TOUCHES)
+
+
+def measure(repetitions: int, folder: str) -> list[dict[str, object]]:
+    """Time all contenders in turns; one row each."""
+    if LOOPS["numba"]() is None:
+        raise SystemExit("numba is not installed: pip install 'fedstale[fast]'")
     source = np.ones(3 * TAKE * D, dtype=np.float32)
     target = np.zeros_like(source)
-    updates = np.random.default_rng(1).standard_normal((TAKE, D), dtype=np.float32)
     weights = np.full(TAKE, 1 / TAKE, dtype=np.float32)
+    points = [(memory, loops, n) for memory in MEMORIES for loops in LOOPS for n in (SEEN, 100_000)]
+    servers, touches = {}, {}
+    for memory, loops, n in points:
+        name = f"{memory}, {loops}, N = {n:,}"
+        servers[name] = Server(n, MEMORIES[memory].format(folder=folder, loops=loops, clients=n), loops)
+        for _ in range(TOUCHES):
+            servers[name]()
+        if n == SEEN and memory != "float32 on disk":
+            touches[name] = FirstTouches(MEMORIES[memory], loops)
+    candidates: dict[str, Callable[[], object]] = {
+        COPY: lambda: np.copyto(target, source),
+        MEAN: lambda: np.einsum("i,ij->j", weights, UPDATES[0]),
+        **servers,
+        **{f"first {name}": touch for name, touch in touches.items()},
+    }
+    seconds = interleaved(candidates, repetitions)
+    unit = median(seconds[COPY])
+    rows: list[dict[str, object]] = []
+    for name, (memory, loops, n) in zip([COPY, MEAN, *servers], [(COPY, "", 0), (MEAN, "", 0), *points], strict=True):
+        print(line(name, seconds[name], unit))
+        low, middle, high = (1e3 * value for value in quantiles(seconds[name], n=4))
+        row: dict[str, object] = {"memory": memory, "loops": loops, "clients": n}
+        row |= {"ms": middle, "low ms": low, "high ms": high, "over memcpy": median(seconds[name]) / unit}
+        rows.append(row | {"first touch ms": 1e3 * median(touches[name].seconds) if name in touches else ""})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/benchmarks")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        kinds = (
-            ("ram", "ram", 0.5),
-            ("ram", "ram", "auto"),
-            ("ram bfloat16", "ram:bfloat16", 0.5),
-            ("disk", "disk:{folder}/{n}", 0.5),
-        )
-        servers = {
-            f"{kind}, beta={beta}, N={n:,}": Server(n, memory.format(folder=folder, n=n), beta)
-            for kind, memory, beta in kinds
-            for n in (24, 1_000, 100_000)
-        }
-        candidates: dict[str, Callable[[], object]] = {
-            "memcpy of 3·|S|·d·4 bytes": lambda: np.copyto(target, source),
-            "plain weighted mean (no memory)": lambda: np.einsum("i,ij->j", weights, updates),
-            **servers,
-        }
-        seconds = interleaved(candidates, repetitions)
-        unit = median(seconds["memcpy of 3·|S|·d·4 bytes"])
-        print(f"one combine, |S| = {TAKE}, d = {D:,}, {SEEN} clients ever seen; ratios to the memcpy")
-        for name, times in seconds.items():
-            print(line(name, times, unit))
-        print("first touch of rows (mean of the first 4 rounds):")
-        for name in ("ram, beta=0.5, N=24", "disk, beta=0.5, N=24", "disk, beta=0.5, N=100,000"):
-            print(f"  {name:<42} {servers[name].first_touch * 1e3:9.2f} ms")
-
-        def ratio(kind: str) -> float:
-            return median(seconds[f"{kind}, N=100,000"]) / median(seconds[f"{kind}, N=24"])
-
-        bars = {
-            "ram: N=100,000 against N=24 (bar 1.3)": (ratio("ram, beta=0.5"), 1.3),
-            "disk: N=100,000 against N=24 (bar 1.3)": (ratio("disk, beta=0.5"), 1.3),
-            "ram, beta=0.5 against memcpy (bar 3)": (median(seconds["ram, beta=0.5, N=24"]) / unit, 3.0),
-            "ram, beta=auto against memcpy (bar 3)": (median(seconds["ram, beta=auto, N=24"]) / unit, 3.0),
-        }
-        for name, (value, bar) in bars.items():
-            print(f"{'held' if value <= bar else 'MISSED'}: {name}: {value:.2f}")
-    return 0 if all(value <= bar for value, bar in bars.values()) else 1
+        rows = measure(arguments.repetitions, folder)
+    for what, seen, bar, verdict in large.verdicts(large.pass_bars(rows)):
+        print(f"{verdict.strip('*')}: {what}: {seen} (bar {bar})")
+    cells = [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()] for row in rows]
+    write_table(arguments.out / "server-step.csv", rows[0], cells)
+    machine.write_about(arguments.out / "server-step-about.csv", "python benchmarks/server_step.py")
+    if arguments.out.resolve() == ROOT / "docs/results/benchmarks":
+        page.render(ROOT / "docs")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

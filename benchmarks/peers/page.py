@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.peers import growing, machine, tables
+from benchmarks.peers import growing, large, machine, tables
 from benchmarks.peers.environments import ROOT
 from benchmarks.peers.tables import BETTER_FLOWER, OURS, Summary
 
@@ -27,8 +27,9 @@ INTRODUCTION = """\
 # Benchmarks
 
 This page is written by the scripts that measured: `make bench-peers` (the comparison), `benchmarks/profile_rounds.py`,
-`benchmarks/million.py` and `benchmarks/growth.py`. Numbers are of one machine; ratios are of one run in which all
-contenders took turns. What was measured lies in `docs/results/benchmarks/`.
+`benchmarks/server_step.py`, `benchmarks/large_models.py`, `benchmarks/million.py` and `benchmarks/growth.py`. Numbers
+are of one machine; ratios are of one run in which all contenders took turns. What was measured lies in
+`docs/results/benchmarks/`.
 """
 
 SIDE_BY_SIDE = """\
@@ -256,6 +257,8 @@ def render(docs: Path) -> None:
     rows = machine.read(folder / "engines.csv")
     if rows:
         lines += engines(rows, machine.read_about(folder / "engines-about.csv"))
+    lines += large.server_pass(folder, _ran)
+    lines += large.large_models(folder, _ran)
     lines += growing.million(folder, _ran)
     lines += growing.growth(folder, docs / "images", _ran)
     text = "\n".join(lines)

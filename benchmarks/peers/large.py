@@ -1,0 +1,124 @@
+"""The parts of docs/benchmarks.md about the server's pass over its rows and about large models on Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.peers import machine
+
+Ran = Callable[[dict[str, str]], str]
+Rows = Sequence[Mapping[str, object]]
+Bar = tuple[str, float, float]
+"""What was held against a bar, what was seen, and the most that it may be."""
+
+COMBINE = """\
+## The server's pass
+
+One `combine` of FedStale with β = auto (statistics included) for |S| = 12 of the same 24 clients in turn and
+d = 421,642 updates in float32, rows kept in three precisions; as compiled loops (numba, the extra `fast`) and in
+NumPy. *over a memcpy*: of 3·|S|·d·4 bytes, in the same turns on one thread. *first touch*: the mean of a new server's
+first four combines, which write to memory that nobody touched before. The cores were shared with other work.
+"""
+LARGE = """\
+## Large models on Flower
+
+The server's part of a round beside Flower's own FedAvg; all clients answer, in an in-process grid, so that a process
+holds the clients' replies, too. Every contender is a process of its own, they take turns round by round, and the
+clients' work is not counted. *processor*: median of the rounds but the first two. *saving*: one checkpoint. *memory*:
+the peak of resident memory, mapped files included. *rows on disk*: the length of the row file over that of a row. The
+cores and the disk were shared with other work, so that of the times only the processor's are to be compared.
+"""
+SHARED = "Machine class: 2 cores, AVX-512, shared."
+
+
+def verdicts(bars: Iterable[Bar]) -> list[tuple[str, str, str, str]]:
+    """Each bar as text: what, seen, bar, met or not."""
+    return [(what, f"{seen:.2f}", f"≤ {most:g}", "met" if seen <= most else "**missed**") for what, seen, most in bars]
+
+
+def pass_bars(rows: Rows) -> list[Bar]:
+    """What `benchmarks/server_step.py` measured against its bars."""
+    seen = {(row["memory"], row["loops"], int(str(row["clients"]))): row for row in rows}
+    bars: list[Bar] = []
+    for memory, most in (("float32", 1.5), ("bfloat16", 2.5), ("float16", 2.5)):
+        ratio = float(str(seen[memory, "numba", 24]["over memcpy"]))
+        bars.append((f"{memory}, compiled, over a memcpy", ratio, most))
+    for memory in ("float32", "bfloat16", "float16"):
+        one = seen[memory, "numba", 24]
+        first = float(str(one["first touch ms"])) / float(str(one["ms"]))
+        bars.append((f"{memory}, compiled, first touch over the steady state", first, 2.0))
+    for memory in ("float32", "bfloat16", "float16", "float32 on disk"):
+        few, many = (float(str(seen[memory, "numba", n]["ms"])) for n in (24, 100_000))
+        bars.append((f"{memory}, compiled, N = 100,000 over N = 24", many / few, 1.1))
+    return bars
+
+
+def server_pass(folder: Path, ran: Ran) -> list[str]:
+    """The part about one `combine`."""
+    rows = machine.read(folder / "server-step.csv")
+    if not rows:
+        return []
+    lines = [COMBINE, ran(machine.read_about(folder / "server-step-about.csv")) + " " + SHARED, ""]
+    lines += ["| rows | loops | N | one combine | over a memcpy | first touch |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        first = f"{float(row['first touch ms']):.1f} ms" if row["first touch ms"] else ""
+        time = f"{float(row['ms']):.1f} ms [{float(row['low ms']):.1f}, {float(row['high ms']):.1f}]"
+        count = f"{int(row['clients']):,}" if int(row["clients"]) else ""
+        ratio = float(row["over memcpy"])
+        lines.append(f"| {row['memory']} | {row['loops']} | {count} | {time} | {ratio:.2f}× | {first} |")
+    return [*lines, "", *_table(pass_bars(rows)), ""]
+
+
+def model_bars(rows: Rows) -> list[Bar]:
+    """What `benchmarks/large_models.py` measured against its bars."""
+    bars: list[Bar] = []
+    base = {row["params"]: row for row in rows if row["contender"] == "Flower's FedAvg"}
+    for row in rows:
+        name, params, clients = row["contender"], int(str(row["params"])), int(str(row["clients"]))
+        size = f"{params / 1e6:g}M × {clients}, {name}"
+        number = {key: float(str(value)) for key, value in row.items() if key not in ("contender",)}
+        if name == "Flower's FedAvg":
+            continue
+        if row["params"] in base:
+            ratio = number["cpu"] / float(str(base[row["params"]]["cpu"]))
+            bars.append((f"{size}: processor time over FedAvg's", ratio, 2.0))
+        most = 3.5 if params <= 25_000_000 else 10.0
+        bars.append((f"{size}: memory [GB]", number["peak"] / 1e9, most))
+        if number["resume peak"]:
+            bars.append((f"{size}: memory when resumed [GB]", number["resume peak"] / 1e9, most))
+        if number["row bytes"]:
+            bars.append((f"{size}: rows on disk", number["row bytes"] // (4 * params), 2.0 * clients + 2))
+    return bars
+
+
+def large_models(folder: Path, ran: Ran) -> list[str]:
+    """The part about large models."""
+    rows = machine.read(folder / "large-models.csv")
+    if not rows:
+        return []
+    lines = [LARGE, ran(machine.read_about(folder / "large-models-about.csv")) + " " + SHARED, ""]
+    lines += [
+        "| parameters × clients | | rounds | processor | first round | saving | memory | on disk | resume | resumed |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        saving, resume = (
+            f"{float(row[f'{what} cpu']):.2f} s, {float(row[f'{what} wall']):.1f} s elapsed"
+            if float(row[f"{what} wall"])
+            else ""
+            for what in ("save", "resume")
+        )
+        disk, resumed = (
+            f"{float(row[key]) / 1e9:.2f} GB" if float(row[key]) else "" for key in ("disk", "resume peak")
+        )
+        lines.append(
+            f"| {int(row['params']):,} × {row['clients']} | {row['contender']} | {row['rounds']} | "
+            f"{float(row['cpu']):.2f} s | {float(row['first cpu']):.2f} s | {saving} | "
+            f"{float(row['peak']) / 1e9:.2f} GB | {disk} | {resume} | {resumed} |"
+        )
+    return [*lines, "", *_table(model_bars(rows)), ""]
+
+
+def _table(bars: Iterable[Bar]) -> list[str]:
+    return ["| what | seen | bar | |", "|---|---|---|---|", *("| " + " | ".join(bar) + " |" for bar in verdicts(bars))]
