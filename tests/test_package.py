@@ -37,7 +37,7 @@ def test_public_names_exist() -> None:
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OURS = {"fedstale", "tests", "benchmarks", "generated", "flower_quickstart"}
+OURS = {"fedstale", "tests", "benchmarks", "generated", "flower_quickstart", "fedstale_baseline"}
 """Packages of this tree, of its documentation and of its examples."""
 
 
