@@ -166,7 +166,8 @@ def _flower(storage: str) -> Callable[[Path], None]:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # Flower wants to be in a task
         checkpoint = folder / "checkpoint"
         memory = "ram" if storage == "ram" else f"disk:{folder / 'rows'}"
-        options: Any = {"memory": memory, "store": folder, "max_wait": 0.0, "fraction_evaluate": 1.0}
+        # These clients never answer late, and are asked again.
+        options: Any = {"memory": memory, "store": folder, "max_wait": 0.0, "fraction_evaluate": 1.0, "late_for": 0}
         if (checkpoint / "state.safetensors").exists():
             strategy = FedStale.resume(checkpoint)
         else:

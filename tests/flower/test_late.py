@@ -313,3 +313,14 @@ def test_waiting_for_the_busy_ends_with_the_timeout() -> None:
     with pytest.raises(fs.flower.NobodyAnswered):
         UnbiasedFedVARP(**QUICK).start(grid, zeros(), num_rounds=2, timeout=0.05)
     assert time.monotonic() - began < 20
+
+
+def test_a_server_that_starts_again_does_not_wait_for_ever_for_nodes_at_work(tmp_path: Path) -> None:
+    grid = SlowGrid({1000: Steady(0), 1001: Steady(1)}, {1000: 1e9, 1001: 1e9})
+    options: Any = {**QUICK, "checkpoint": tmp_path, "resume": "auto", "identity": "node"}
+    model, first = zeros(), UnbiasedFedVARP(**options)
+    first.aggregate_train(1, grid.send_and_receive(first.configure_train(1, model, ConfigRecord(), grid)))
+    first.settle(model)
+    first.unlock()
+    with pytest.raises(fs.flower.NobodyAnswered):
+        UnbiasedFedVARP(**options).start(grid, model, num_rounds=2, timeout=0.05)

@@ -33,8 +33,9 @@ def connected(
 ) -> list[int]:
     """Return the connected nodes once enough of them are free, or when waiting has taken long enough.
 
-    Who is busy with older work does not count (`still_busy` tells). Where nobody else is there, a round would do
-    nothing: the first of them is waited for, for `longest` seconds.
+    Who is busy with older work does not count (`still_busy` tells), except where waiting has no end: a server that was
+    restarted may find all of its nodes at work. Where nobody else is there, a round would do nothing: the first of them
+    is waited for, for `longest` seconds.
     """
     began = time.monotonic()
     last_logged = -1
@@ -42,8 +43,8 @@ def connected(
         nodes = identity.register_nodes(grid.get_nodes())
         busy = still_busy(nodes) & set(nodes) if still_busy is not None else set()
         free, waited = len(nodes) - len(busy), time.monotonic() - began
-        patience = max_wait if max_wait is None or free or not busy else max(max_wait, longest)
-        if free >= max(at_least, bool(busy)) or (patience is not None and waited >= patience):
+        enough = len(nodes) >= at_least if max_wait is None else free >= at_least or waited >= max_wait
+        if enough and (free or not busy or waited >= longest):
             return nodes
         if len(nodes) != last_logged:
             last_logged = len(nodes)
