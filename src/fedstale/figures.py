@@ -19,14 +19,23 @@ if TYPE_CHECKING:
     from .simulation import Comparison
 
 
-def pyplot() -> Any:
-    """Matplotlib with the house style; without a window, unless it was chosen before how figures are shown."""
+def plain_pyplot() -> Any:
+    """Matplotlib as it is; without a window, unless it was chosen before how figures are shown.
+
+    To be called before `rc_context`: importing it for the first time is when a notebook turns on that figures are shown.
+    """
     import matplotlib
 
     if "MPLBACKEND" not in os.environ and "matplotlib.pyplot" not in sys.modules:
         matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    return plt
+
+
+def pyplot() -> Any:
+    """Matplotlib with the house style."""
+    plt = plain_pyplot()
     plt.rcParams.update(
         {
             "figure.dpi": 120,
@@ -69,6 +78,7 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
     from matplotlib import rc_context
     from matplotlib.ticker import PercentFormatter
 
+    plain_pyplot()
     with rc_context():  # a notebook keeps its own settings
         figure = _picture(comparison, pyplot(), PercentFormatter(1.0, decimals=0))
         return save(figure, stem)

@@ -21,8 +21,9 @@ def _axes(ax: Any) -> Iterator[Any]:
         from matplotlib import rc_context
     except ImportError:
         raise InvalidInput(missing("matplotlib")) from None
-    from .figures import pyplot
+    from .figures import plain_pyplot, pyplot
 
+    plain_pyplot()
     with rc_context():
         plt = pyplot()
         yield plt.subplots(figsize=(6.4, 4.0), layout="constrained")[1] if ax is None else ax

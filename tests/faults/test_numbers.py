@@ -302,6 +302,7 @@ def test_nobody_ever_comes_to_a_flower_server(memory: str, silent: bool, tmp_pat
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     where = f"disk:{tmp_path / 'rows'}" if memory == "disk" else memory
     options: Any = {"min_available_nodes": 0, "min_train_nodes": 0, "min_evaluate_nodes": 0, "max_wait": 0.0}
+    options["late_for"] = 0  # or the second round waits for silent nodes until the timeout
     strategy = FedStale(memory=where, checkpoint=tmp_path / "c", store=tmp_path / "s", **options)
     grid = MemoryGrid({k: lambda message: None for k in range(3)} if silent else {})
     with pytest.raises(NobodyAnswered):

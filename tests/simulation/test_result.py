@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from typing import Any
 
@@ -104,3 +106,14 @@ def test_plot(run: Result, quadratic: Result) -> None:
     assert quadratic.plot().get_yscale() == "log"
     assert dict(plt.rcParams) == before, "the user's own settings stay"
     plt.close("all")
+
+
+def test_a_notebook_goes_on_showing_figures(tmp_path: Path) -> None:
+    """How figures are shown is turned on when Matplotlib's backend is first imported, and must outlive the first plot."""
+    backend = "import matplotlib\nfrom matplotlib.backends.backend_agg import *\nmatplotlib.interactive(True)\n"
+    (tmp_path / "shows_figures.py").write_text(backend)
+    program = "import fedstale as fs, matplotlib\nfs.simulate('quadratic', rounds=3).plot()\nprint(matplotlib.is_interactive())"
+    places = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "MPLBACKEND": "module://shows_figures", "PYTHONPATH": places}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "True"
