@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,23 +20,14 @@ if TYPE_CHECKING:
     from .simulation import Comparison
 
 
-def plain_pyplot() -> Any:
-    """Matplotlib as it is; without a window, unless it was chosen before how figures are shown.
-
-    To be called before `rc_context`: importing it for the first time is when a notebook turns on that figures are shown.
-    """
+def pyplot() -> Any:
+    """Matplotlib with the house style; without a window, unless it was chosen before how figures are shown."""
     import matplotlib
 
     if "MPLBACKEND" not in os.environ and "matplotlib.pyplot" not in sys.modules:
         matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    return plt
-
-
-def pyplot() -> Any:
-    """Matplotlib with the house style."""
-    plt = plain_pyplot()
     plt.rcParams.update(
         {
             "figure.dpi": 120,
@@ -50,6 +42,21 @@ def pyplot() -> Any:
         }
     )
     return plt
+
+
+@contextmanager
+def house_style() -> Iterator[Any]:
+    """Matplotlib with the house style for a while; then the caller's own settings are back.
+
+    But for one of them: whether figures are shown, which a notebook turns on when it draws its first.
+    """
+    from matplotlib import interactive, rc_context
+
+    with rc_context():
+        plt = pyplot()
+        yield plt
+        shown = plt.isinteractive()
+    interactive(shown)
 
 
 def footnote(figure: Any, text: str) -> None:
@@ -75,12 +82,10 @@ def save(figure: Any, stem: Path) -> list[Path]:
 
 def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
     """Gap closed, learning curves over all clients and over the rare group, participation raster, staleness."""
-    from matplotlib import rc_context
     from matplotlib.ticker import PercentFormatter
 
-    plain_pyplot()
-    with rc_context():  # a notebook keeps its own settings
-        figure = _picture(comparison, pyplot(), PercentFormatter(1.0, decimals=0))
+    with house_style() as plt:
+        figure = _picture(comparison, plt, PercentFormatter(1.0, decimals=0))
         return save(figure, stem)
 
 

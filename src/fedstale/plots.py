@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,11 @@ from .extras import missing
 @contextmanager
 def _axes(ax: Any) -> Iterator[Any]:
     """Draw on the given axes, or on new ones in the house style; the caller's own settings of Matplotlib stay."""
-    try:
-        from matplotlib import rc_context
-    except ImportError:
-        raise InvalidInput(missing("matplotlib")) from None
-    from .figures import plain_pyplot, pyplot
+    if find_spec("matplotlib") is None:
+        raise InvalidInput(missing("matplotlib"))
+    from .figures import house_style
 
-    plain_pyplot()
-    with rc_context():
-        plt = pyplot()
+    with house_style() as plt:
         yield plt.subplots(figsize=(6.4, 4.0), layout="constrained")[1] if ax is None else ax
 
 

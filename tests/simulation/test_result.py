@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,12 @@ def test_plot(run: Result, quadratic: Result) -> None:
 
 
 def test_a_notebook_goes_on_showing_figures(tmp_path: Path) -> None:
-    """How figures are shown is turned on when Matplotlib's backend is first imported, and must outlive the first plot."""
+    """Matplotlib's backend turns it on when it is first imported, and that must outlive the first plot."""
     backend = "import matplotlib\nfrom matplotlib.backends.backend_agg import *\nmatplotlib.interactive(True)\n"
     (tmp_path / "shows_figures.py").write_text(backend)
-    program = "import fedstale as fs, matplotlib\nfs.simulate('quadratic', rounds=3).plot()\nprint(matplotlib.is_interactive())"
+    program = (
+        "import fedstale as fs, matplotlib as m\nfs.simulate('quadratic', rounds=3).plot()\nprint(m.is_interactive())"
+    )
     places = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "MPLBACKEND": "module://shows_figures", "PYTHONPATH": places}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
