@@ -34,7 +34,7 @@ own_rule = load("own_rule")
 
 
 def test_every_example_is_tested() -> None:
-    known = {"fedstale_in_one_file.py", "own_rule.py", "own_task.py", "flower_quickstart"}
+    known = {"fedstale_in_one_file.py", "own_rule.py", "own_task.py", "flower_quickstart", "baseline", "notebook.ipynb"}
     assert {path.name for path in EXAMPLES.iterdir() if not path.name.startswith(("_", "."))} == known
 
 

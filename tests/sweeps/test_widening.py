@@ -102,7 +102,7 @@ def test_the_number_of_further_rates_is_bounded_and_said(tmp_path: Path) -> None
     (cell,) = lab.tune(lr=[0.1, 0.01])
     assert lab.done == [0.1, 0.01] * 2 + [10**-2.5] * 2 + [1e-3] * 2
     assert cell.at_edge == "low"
-    assert at_edges([cell]) == ["p_min 0.1, swap 0, FedStale β=auto (lowest rate 0.001)"]
+    assert at_edges([cell]) == ["p_min 0.1, swap 0, Tempered FedStale (lowest rate 0.001)"]
 
 
 def test_a_rate_at_which_a_seed_diverged_closes_the_upper_side(tmp_path: Path) -> None:
