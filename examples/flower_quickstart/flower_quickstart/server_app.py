@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
-from fedstale.flower import FedStale  # instead of: from flwr.serverapp.strategy import FedAvg
+from fedstale.flower import TemperedFedStale  # instead of: from flwr.serverapp.strategy import FedAvg
 from flower_quickstart.task import Net, evaluate, load_test
 
 app = ServerApp()
@@ -18,7 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     output = Path(str(config["output"])) if config["output"] else None
 
-    strategy = FedStale(
+    strategy = TemperedFedStale(
         fraction_train=float(config["fraction-train"]),
         fraction_evaluate=float(config["fraction-evaluate"]),
         min_train_nodes=1,

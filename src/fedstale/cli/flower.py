@@ -23,7 +23,7 @@ def new(
     folder: Annotated[Path, typer.Argument()],
     name: Annotated[str | None, typer.Option(help="The app's name; default: the folder's.")] = None,
 ) -> None:
-    """Write a complete Flower app that learns digits with FedStale.
+    """Write a complete Flower app that learns digits with fedstale.
 
     FOLDER is where it goes: a new or empty folder.
     """
