@@ -85,11 +85,18 @@ def _title(docname: str) -> str:
 
 
 def _real_names(app: Sphinx) -> None:
-    """Load what packages load on demand: autodoc looks at what is there."""
+    """Load what packages load on demand: autodoc looks at what is there.
+
+    A function that shows every setting in an editor is described as it is written, with **options: autodoc looks for
+    the defaults in its source.
+    """
     for package in generated.PACKAGES:
         module = import_module(package)
         for name in getattr(module, "__all__", ()):
-            setattr(module, name, getattr(module, name))
+            thing = getattr(module, name)
+            setattr(module, name, thing)
+            if inspect.isfunction(thing):
+                vars(thing).pop("__signature__", None)
 
 
 def _docstring(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
