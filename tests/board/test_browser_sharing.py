@@ -207,7 +207,7 @@ STEPS = (
 )
 
 
-@pytest.mark.slow  # nine steps in a browser; on a busy machine one of them may wait too long
+@pytest.mark.slow  # nine steps; fails about every second time (the filter is not visible), not understood yet
 @pytest.mark.filterwarnings("ignore")
 def test_the_board_is_compared_and_shared(page: Page, live: Live) -> None:
     for step in STEPS:
