@@ -225,7 +225,12 @@ def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:
             f"array of shape {shape}",
             f"must have shape ({count}, {length}): one row per participant",
         )
-    rows = [_as_array(row) for row in updates] if count else []
+    if not count:
+        rows = []
+    elif isinstance(updates, np.ndarray):
+        rows = list(np.asarray(updates))
+    else:
+        rows = [_as_array(row) for row in updates]
     if not shape and len(updates) != count:
         raise fail("updates", f"{len(updates)} rows", f"must have one row for each of the {count} participants")
     for i, row in enumerate(rows):
@@ -246,16 +251,16 @@ def cast_like(array: Float, example: Any) -> Any:
 
     Where its numbers do not fit that dtype, it stays as it is: float16 updates weighted by 1/p easily do not.
     """
+    if isinstance(example, np.ndarray) and example.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            cast = array.astype(example.dtype, copy=False)
+        return cast if cast is array or all_finite(cast) else array
     if _is_torch(example):
         import torch  # it is loaded already: the example is one of its tensors
 
         wide = torch.from_numpy(array).to(device=example.device)
         narrow = wide.to(dtype=example.dtype)
         return narrow if bool(torch.isfinite(narrow).all()) else wide
-    if hasattr(example, "dtype") and example.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            cast = array.astype(example.dtype, copy=False)
-        return cast if cast is array or all_finite(cast) else array
     if isinstance(example, (list, tuple)) and len(example):
         return cast_like(array, example[0])
     return array

@@ -8,6 +8,7 @@ rows of the last checkpoint stay untouched on disk until the next one is complet
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ class Memory(StaleMemory):
             total=self.total,
             out=self._next_total,
         )
-        return _RowExchange(self, clients, target, mix.masses, sums)
+        return _RowExchange(sums, self, self._version, clients, target, mix.masses)
 
     def borrow_rows(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
         """Return room for `count` updates that the next `prepare_exchange` keeps where they are, without a copy.
@@ -343,13 +344,16 @@ class Memory(StaleMemory):
             yield int(client), self._rows.row(slot)
 
 
+@dataclass(eq=False)
 class _RowExchange(PreparedExchange):
     """A replacement whose new rows lie in spare slots already; `commit` changes the slot table."""
 
-    def __init__(self, memory: Memory, clients: Ints, target: list[int], masses: Float, sums: kernel.Sums) -> None:
-        self.sums = sums
-        self._memory, self._clients, self._target, self._masses = memory, clients, target, masses
-        self._version = memory._version
+    sums: kernel.Sums
+    _memory: Memory
+    _version: int
+    _clients: Ints
+    _target: list[int]
+    _masses: Float
 
     def weigh(self, masses: Float) -> None:
         """Let the new rows count with these masses, for a rule that knows them only after the sums."""

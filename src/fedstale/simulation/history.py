@@ -84,13 +84,14 @@ class RoundsInMemory:
 
     def add(self, record: Record) -> None:
         """Take a round; rounds come one after the other."""
-        if len(self._ends) == 1:
+        position = len(self)
+        if position == 0:
             self._first = record.round
         for name, value in record.metrics.items():
             column = self._columns.get(name)
             if column is None:
                 column = self._columns[name] = _Column()
-            column.rounds.append(len(self))
+            column.rounds.append(position)
             column.values.append(value)
         self._who.frombytes(np.ascontiguousarray(record.participants, dtype=np.intc).tobytes())
         if record.per_client is not None:

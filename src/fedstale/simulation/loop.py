@@ -7,7 +7,7 @@ storing, stopping) is a callback.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from logging import getLogger
@@ -264,12 +264,14 @@ class Simulation:
         last = self.rounds if until is None else min(until, self.rounds)
         reason = "finished"
         with postponed("round") as interrupt, self._adding_resume_hints():
-            self._notify(lambda callback: callback.on_start(self))
+            for callback in self.callbacks:
+                callback.on_start(self)
             try:
                 self._note_coverage()
                 while self.state.round < last and not self.stop and not interrupt.asked:
                     record = self.step()
-                    self._notify(lambda callback, record=record: callback.on_round(self, record))  # type: ignore[misc]
+                    for callback in self.callbacks:
+                        callback.on_round(self, record)
                 reason = "stopped" if self.stop else "finished" if self.state.round >= last else "interrupted"
             except NonFinite:
                 reason = "diverged"
@@ -280,7 +282,8 @@ class Simulation:
                 reason = "failed"
                 raise
             finally:
-                self._notify(lambda callback: callback.on_end(self, reason))
+                for callback in self.callbacks:
+                    callback.on_end(self, reason)
         if reason == "interrupted":
             raise KeyboardInterrupt
         return reason
@@ -300,10 +303,6 @@ class Simulation:
             for hint in filter(None, (callback.resume_hint() for callback in self.callbacks)):
                 error.add_note(hint)
             raise
-
-    def _notify(self, hook: Callable[[Callback], None]) -> None:
-        for callback in self.callbacks:
-            hook(callback)
 
     def column(self, name: str) -> Float:
         """One metric over all rounds kept so far, NaN where it was not measured."""

@@ -64,13 +64,15 @@ class Engine(ABC):
     """The name in configs and on the command line."""
     num_params: int
     """The length d of the model vector."""
+    losses: NDArray[np.float64] | None
+    """Mean training loss over its local steps of each client of the last call; None unless `make` was asked."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self.setup = setup
         self.num_params = setup.layout.num_params
         self._out = torch.empty(0, self.num_params, device=setup.device)
         self._host = np.empty((0, self.num_params), dtype=np.float32)
-        self._losses: Tensor | None = None
+        self.losses = None
 
     @property
     def initial(self) -> Floats:
@@ -81,11 +83,6 @@ class Engine(ABC):
     def resolved_name(self) -> str | None:
         """The engine whose bits these are: the name, or what "fastest" chose; None while it has not chosen yet."""
         return self.name
-
-    @property
-    def losses(self) -> NDArray[np.float64] | None:
-        """Mean training loss over its local steps of each client of the last call; None unless `make` was asked."""
-        return None if self._losses is None else self._losses.double().cpu().numpy()
 
     def module(self, model: ArrayLike) -> nn.Module:
         """Return the task's model with the given parameters, for use outside: no part of the engine."""
@@ -169,12 +166,19 @@ class Engine(ABC):
         if len(self._out) < count:
             self._out = torch.empty(count, self.num_params, device=setup.device)
         out = self._out[:count]
-        self._losses = torch.zeros(count, device=setup.device) if setup.record_losses else None
+        losses = torch.zeros(count, device=setup.device) if setup.record_losses else None
         rows = torch.from_numpy(np.ascontiguousarray(batches.rows)).to(setup.device)
         decay = setup.training.weight_decay + mu
         if count:
-            self._run(TrainingJob(start, rows, batches.sizes, batches.noise, rates, decay, shift, out, self._losses))
-        return self._numpy(out)
+            self._run(TrainingJob(start, rows, batches.sizes, batches.noise, rates, decay, shift, out, losses))
+        self.losses = None if losses is None else losses.double().cpu().numpy()
+        if out.device.type == "cpu":
+            return out.numpy()
+        if len(self._host) < count:
+            self._host = np.empty((count, self.num_params), dtype=np.float32)
+        host = self._host[:count]
+        torch.from_numpy(host).copy_(out)
+        return host
 
     @abstractmethod
     def _run(self, job: TrainingJob) -> None:
@@ -233,15 +237,6 @@ class Engine(ABC):
         if not array.flags.writeable:
             array = array.copy()
         return torch.from_numpy(array).to(self.setup.device)
-
-    def _numpy(self, out: Tensor) -> Floats:
-        if out.device.type == "cpu":
-            return out.numpy()
-        if len(self._host) < len(out):
-            self._host = np.empty(tuple(out.shape), dtype=np.float32)
-        host = self._host[: len(out)]
-        torch.from_numpy(host).copy_(out)
-        return host
 
 
 def make_descent(

@@ -58,17 +58,16 @@ class Evaluation:
         """F_i(w) of each client; NaN for a client without samples."""
         return _ratio(self.losses, self.counts)
 
-    def group_accuracies(self) -> dict[int, float]:
-        """Return the accuracy over the samples of each participation group."""
-        members = {int(group): self.groups == group for group in np.unique(self.groups)}
-        return {group: float(_ratio(self.correct[who].sum(), self.counts[who].sum())) for group, who in members.items()}
-
     def metrics(self) -> dict[str, float]:
         """Return what is recorded of it: accuracy and loss, the accuracy of each group and of the worst clients.
 
         "accuracy_worst_decile" is the mean over the tenth of the clients (at least one) for whom the model is worst.
         """
-        groups = {f"accuracy_group{group}": accuracy for group, accuracy in self.group_accuracies().items()}
+        members = {int(group): self.groups == group for group in np.unique(self.groups)}
+        groups = {
+            f"accuracy_group{group}": float(_ratio(self.correct[who].sum(), self.counts[who].sum()))
+            for group, who in members.items()
+        }
         each = self.client_accuracies
         tested = np.sort(each[np.isfinite(each)])
         worst = float(tested[: -(-len(tested) // 10)].mean()) if len(tested) else float("nan")

@@ -44,7 +44,7 @@ class VmapEngine(Engine):
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise fail("engine", self.name, f"this model cannot be vectorised ({reason}): use engine='loop'") from error
-        self._losses = None
+        self.losses = None
 
     def _run(self, job: TrainingJob) -> None:
         count, _, batch = job.rows.shape
