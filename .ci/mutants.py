@@ -27,8 +27,9 @@ TESTS = {
     "rules": [
         *(
             f"tests/rules/test_{name}.py"
-            for name in ("algebra", "every_rule", "guard", "methods", "references", "tempered", "unbiased")
+            for name in ("algebra", "every_rule", "guard", "held", "late", "methods", "references", "rivals", "robust")
         ),
+        *(f"tests/rules/test_{name}.py" for name in ("state", "tempered", "unbiased")),
         "tests/test_beta.py",
     ],
     "memory": ["tests/memory", "tests/rules/test_every_rule.py", "tests/rules/test_algebra.py", "tests/test_copies.py"],

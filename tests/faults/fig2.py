@@ -20,8 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedstale.simulation.identity import identity
 from fedstale.store import Store
-from fedstale.sweeps.identity import identity
 
 EXTENT = {"--p-min": "0.5,0.2,0.1,0.05", "--swap": "0,0.6,1", "--beta": "0,0.2,0.5,1,auto", "--lr": "0.03,0.1,0.3"}
 SEEDS = 2

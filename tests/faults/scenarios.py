@@ -139,8 +139,8 @@ def _sweep(storage: str, workers: int) -> Callable[[Path], None]:
 
 def _read_sweep(storage: str) -> Callable[[Path], tuple[dict[str, Any], list[Any]]]:
     def read(folder: Path) -> tuple[dict[str, Any], list[Any]]:
+        from fedstale.simulation.identity import identity
         from fedstale.sweeps import results, write_csv
-        from fedstale.sweeps.identity import identity
 
         runs = grid_of(storage).runs()
         with Store.open(folder, create=False) as store:

@@ -86,6 +86,12 @@ def test_empty_round_applies_the_stale_term() -> None:
     assert fs.FedAvg().combine(fs.FedAvg().init(fs.Federation(4, 2)), fs.Round(0, [], [])) == pytest.approx([0, 0])
 
 
+@pytest.mark.parametrize("rule", [fs.FedAvg(), fs.FedVARP()], ids=repr)
+def test_a_round_of_clients_without_weight_moves_nothing(rule: fs.Rule) -> None:
+    state = rule.init(fs.Federation(2, D, weights=[0.0, 1.0]))
+    assert np.array_equal(rule.combine(state, fs.Round(0, [0], np.ones((1, D)), probabilities=0.5)), np.zeros(D))
+
+
 def test_order_of_participants_does_not_matter() -> None:
     rng = np.random.default_rng(1)
     updates, p = rng.normal(size=(3, D)), np.array([0.2, 0.5, 0.9])

@@ -136,3 +136,23 @@ def test_cafed_with_equal_errors_or_much_weight_on_bias_is_unbiased_fedavg() -> 
             who = np.flatnonzero(np.random.default_rng(t).random(N) < P)
             told = fs.Round(t, who, size[who, None], probabilities=P[who])
             assert np.array_equal(rule.combine(state, told), fs.UnbiasedFedAvg().combine(plain, told))
+
+
+@pytest.mark.parametrize("kappa", [0.1, 1.0, 30.0])
+def test_cafed_chooses_as_if_one_client_were_looked_at_after_the_other(kappa: float) -> None:
+    n, rng = 300, np.random.default_rng(int(10 * kappa))
+    alpha, size = rng.dirichlet(np.ones(n)), rng.lognormal(sigma=1.5, size=n)
+    rule = rules.CAFed(bias_weight=kappa)
+    state = rule.init(fs.Federation(n, n, weights=alpha))
+    delta = rule.combine(state, fs.Round(0, np.arange(n), np.diag(size), probabilities=1.0))
+    kept, mass, risk = np.ones(n, dtype=bool), 1.0, float(alpha @ size**2)
+
+    def bound(mass: float, risk: float) -> float:
+        return risk / mass + kappa * (1.0 - mass) ** 2 * float(np.max(size**2))
+
+    for i in [*range(n), *range(n)]:  # everybody came once: both orders are those of the indices
+        without = mass - alpha[i], risk - alpha[i] * size[i] ** 2
+        if kept[i] and bound(*without) < bound(mass, risk):
+            kept[i], (mass, risk) = False, without
+    assert 0 < kept.sum() < n
+    assert delta == pytest.approx(np.where(kept, alpha * size, 0.0), abs=1e-12)

@@ -33,8 +33,8 @@ from fedstale.participation import (
 from fedstale.rules import SCSG, Guarded, ServerAdam
 from fedstale.simulation import Callback, Record, Simulation, from_toml, make_settings, to_toml
 from fedstale.simulation.build import make_estimator, make_participation, make_rule, make_task
+from fedstale.simulation.identity import finished, identity
 from fedstale.store import Store
-from fedstale.sweeps.identity import finished, identity
 from fedstale.tasks import Quadratic
 
 P = [1.0, 0.5, 0.3]

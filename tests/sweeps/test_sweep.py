@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from fedstale.simulation import Settings, make_settings
+from fedstale.simulation.identity import identity
 from fedstale.store import Store
 from fedstale.sweeps import Batch, Grid, Outcome, in_process, missing, processes, results, run_batch, sweep, write_csv
 from fedstale.sweeps.executors import _Outcomes
-from fedstale.sweeps.identity import identity
 
 GRID = Grid(
     "small", {"rounds": 6, "evaluate_every": 2}, {"p_min": [0.5, 0.3], "beta": [0.0, 1.0, "auto"], "lr": [0.1, 1.0]}

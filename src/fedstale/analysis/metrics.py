@@ -7,6 +7,7 @@ import re
 from collections.abc import Container, Iterable
 
 from ..checks import unknown
+from .estimate import Estimate
 
 TITLES = {
     "accuracy": "Test accuracy",
@@ -51,11 +52,11 @@ def is_share(metric: str) -> bool:
     return metric.startswith("accuracy")
 
 
-def metric_text(metric: str, value: float) -> str:
-    """Write the value of a metric; a dash where there is none."""
-    if math.isnan(value):
+def metric_text(metric: str, value: float | Estimate) -> str:
+    """Write the value of a metric, or its mean with the error; a dash where there is none."""
+    if not isinstance(value, Estimate) and math.isnan(value):
         return "–"
-    return f"{value:.1%}" if is_share(metric) else f"{value:.3g}"
+    return format(value, ".1%" if is_share(metric) else ".3g")
 
 
 def group_name(number: int) -> str:

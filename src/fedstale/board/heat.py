@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from .. import configs
 from ..analysis import HeatMap, Measured
 from ..analysis.heatmap import Point
+from ..simulation.identity import identity
 from ..simulation.settings import Settings, make_settings
 from ..store import RunInfo
 from ..sweeps import measure, settings_of
-from ..sweeps.identity import identity
 from .source import Source
 
 _AXES = ("p_min", "swap", "beta", "lr", "seed")

@@ -108,7 +108,7 @@ def resume(
 
 def _begun(store: Store, settings: Settings) -> Run | None:
     """The run of these settings, in whatever words; one with a part that was not written is nobody else's."""
-    from ..sweeps.identity import same_runs
+    from ..simulation.identity import same_runs
 
     # Who goes on with a running one is told by whom.
     statuses = ("running", "interrupted", "failed", "finished", "diverged")

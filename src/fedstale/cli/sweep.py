@@ -68,6 +68,7 @@ def sweep(
     FILE is a TOML file with [settings] and [grid], or a Python file. The settings are listed below.
     """
     from .. import analysis, sweeps
+    from ..analysis.metrics import metric_text
     from ..store import Store
 
     grid = sweeps.from_file(file)
@@ -110,7 +111,7 @@ def sweep(
             settings = cell.runs[0].settings
             rate = "default" if cell.lr is None else f"{cell.lr:.4g}"
             where = f"p_min {settings.p_min:g}, swap {settings.swap:g}"
-            say(f"{where}, {settings.label}: {cell.estimate:.2%} at lr {rate}")
+            say(f"{where}, {settings.label}: {metric_text('accuracy', cell.estimate)} at lr {rate}")
         for edge in sweeps.at_edges(cells):
             say(f"best rate at the edge of its grid: {edge}")
         numbers = count_runs(*parts)

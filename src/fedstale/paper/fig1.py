@@ -20,9 +20,9 @@ from ..checks import Float
 from ..figures import pyplot, save
 from ..plots import line_style
 from ..simulation import Callback, Record, Settings, Simulation, build, make_settings
+from ..simulation.identity import finished, identity
 from ..spreadsheet import write_table
 from ..store import Store
-from ..sweeps.identity import finished, identity
 from ..tasks.quadratic import Quadratic
 
 METHODS: dict[str, float | str] = {method_label("fedstale", beta): beta for beta in (0.0, 1.0, 0.8, "auto")}

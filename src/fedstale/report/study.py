@@ -15,10 +15,10 @@ import numpy as np
 
 from ..analysis import Cell, Table, tuned
 from ..analysis.metrics import main_metric
+from ..simulation.identity import identity
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
 from ..sweeps import measure, settings_of
-from ..sweeps.identity import identity
 from ..tasks.defaults import full_name
 
 WITHOUT_EFFECT = (

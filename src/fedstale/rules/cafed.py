@@ -107,14 +107,32 @@ class CAFed(Rule):
 
     def _leave_out(self, kept: NDArray[np.bool_], order: Ints, alpha: Float, error: Float, worst: float) -> None:
         """Go through the clients in this order, and leave out each without whom ε(K) is smaller, in place."""
+        order = order[kept[order] & (alpha[order] > 0)]
+        masses, risks = alpha[order], (alpha * error)[order]
         mass, risk = float(alpha[kept].sum()), float((alpha * error)[kept].sum())
-        least = self._bound(mass, risk, worst)
-        for i in order[kept[order] & (alpha[order] > 0)].tolist():
-            without = mass - float(alpha[i]), risk - float(alpha[i] * error[i])
-            if without[0] > 1e-12 and (bound := self._bound(*without, worst)) < least:
-                kept[i] = False
-                (mass, risk), least = without, bound
+        at, ahead = 0, 1
+        while at < len(order):  # as many at once as are kept, or left out, in a row
+            now = slice(at, at + ahead)
+            alike = _first(~self._smaller(mass, risk, mass - masses[now], risk - risks[now], worst))
+            if not alike:
+                left_mass = np.subtract.accumulate(np.concatenate([[mass], masses[now]]))
+                left_risk = np.subtract.accumulate(np.concatenate([[risk], risks[now]]))
+                alike = _first(self._smaller(left_mass[:-1], left_risk[:-1], left_mass[1:], left_risk[1:], worst))
+                kept[order[at : at + alike]] = False
+                mass, risk = float(left_mass[alike]), float(left_risk[alike])
+            at += alike
+            ahead = 2 * ahead if alike == ahead else 1
 
-    def _bound(self, mass: float, risk: float, worst: float) -> float:
-        """ε(K) from α(K) and Σ_K α_i e_i."""
-        return risk / mass + self.bias_weight * (1.0 - mass) ** 2 * worst
+    def _smaller(
+        self, mass: float | Float, risk: float | Float, mass_without: Float, risk_without: Float, worst: float
+    ) -> NDArray[np.bool_]:
+        """Whether ε(K) is smaller without a client, from α(K) and Σ_K α_i e_i with it and without it."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            before = risk / mass + self.bias_weight * (1.0 - mass) ** 2 * worst
+            after = risk_without / mass_without + self.bias_weight * (1.0 - mass_without) ** 2 * worst
+        return np.asarray((mass_without > 1e-12) & (after < before))
+
+
+def _first(holds: NDArray[np.bool_]) -> int:
+    """How many hold before the first that does not."""
+    return len(holds) if holds.all() else int(np.argmin(holds))

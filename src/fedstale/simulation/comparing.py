@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..analysis.metrics import metric_text
 from ..checks import fail, positive_int
+from ..interrupts import postponed
 from ..participation import Participation, Process
 from ..state import State
 from ..tasks.quadratic import Quadratic
@@ -18,6 +19,7 @@ from ..terminal import Bar, make_bar, shows_progress
 from .build import build, make_participation, make_task
 from .comparison import Comparison
 from .history import Record, RoundsInStore
+from .identity import same_runs
 from .loop import Callback, Simulation
 from .methods import Asked, Method, methods
 from .options import Options, with_options
@@ -179,9 +181,6 @@ def _kept(
     given: Mapping[str, Any],
 ) -> Result:
     """Read a run from the store, go on with it, or begin it."""
-    from ..interrupts import postponed
-    from ..sweeps.identity import same_runs
-
     ended = next(same_runs(store, settings, ("finished", "diverged")), None)
     if ended is not None:
         return _read(store.run(ended.id), label, made["task"], settings.seed)

@@ -13,10 +13,10 @@ import numpy as np
 from ..analysis import Measured, tail
 from ..checks import Float, InvalidInput
 from ..federation import Ints
+from ..simulation.identity import finished, identity
 from ..simulation.settings import Settings, make_settings
 from ..spreadsheet import write_table
 from ..store import RunInfo, Store
-from .identity import finished, identity
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from ..checks import InvalidInput, fail
 from ..interrupts import postponed
+from ..simulation.identity import finished, identity
 from ..simulation.settings import Settings
 from ..store import Store
 from .batches import Batch, plan
 from .executors import Executor, in_process
-from .identity import finished, identity
 from .outcome import Outcome
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..configs import canonical, whole
-from ..simulation.settings import Settings, make_settings
 from ..store import RunInfo, Store, digest
+from .settings import Settings, make_settings
 
 _DEFAULTS = canonical(make_settings().record())
 
