@@ -47,7 +47,9 @@ from fedstale.memory.kernel import Sums
 from fedstale.participation import Bernoulli, Participation
 from fedstale.simulation import make_settings
 from fedstale.simulation.build import build
+from fedstale.simulation.update_noise import everybody_round
 from fedstale.state import State
+from fedstale.theory import tempered_noise
 
 
 class Before(betas.Auto):
@@ -120,7 +122,7 @@ def followed(task: str, p: Float, swap: float, lr: float, rounds: int, seed: int
         everybody = np.arange(len(p))
         while not run.done:
             t = run.state.round
-            fresh = np.array(run.trainer.updates(run.model, everybody, t), dtype=float)
+            fresh = np.asarray(everybody_round(run).updates, dtype=float)
             stale = run.state.memory.rows(everybody)
             run.step()
             yield fresh, stale, np.flatnonzero(run.state.last_seen == t)
@@ -241,16 +243,17 @@ def follow(task: str, p_min: float, swap: float, beta: float | str, seed: int, l
     run, chooser = build(chosen), betas.make(beta)
     everybody = np.arange(run.federation.num_clients)
     rare = everybody >= len(everybody) // 2  # the paper's two groups
-    weight = np.where(rare, (1 - p_min) / p_min, 0.0) / len(everybody) ** 2
+    p, alpha = np.where(rare, p_min, 1.0), run.federation.alpha()
+    weight = alpha**2 * (1 - p) / p
     seen = []
     while not run.done:
         if 2 * run.state.round >= run.rounds and run.state.round % every == 0:
-            fresh = np.array(run.trainer.updates(run.model, everybody, run.state.round), dtype=float)
+            fresh = np.asarray(everybody_round(run).updates, dtype=float)
             stale = run.state.memory.rows(everybody)
             own = chooser.of_clients(run.state, everybody)
             inner, squares = np.sum(fresh * stale, axis=1), np.sum(stale**2, axis=1)
             best = np.clip(weight @ inner / (weight @ squares), 0, 1) if weight @ squares > 0 else 0.0
-            noise, least = (weight @ np.sum((fresh - b * stale) ** 2, axis=1) for b in (own[:, None], best))
+            noise, least = (tempered_noise(fresh, b * stale, p, alpha, 1.0) for b in (own[:, None], best))
             scores = run.trainer.evaluate(run.model).metrics
             lengths = np.sum(fresh[rare] ** 2, axis=1)
             seen.append((noise, least, lengths.mean(), scores["test_loss"], scores["accuracy"]))

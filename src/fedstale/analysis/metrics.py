@@ -21,6 +21,8 @@ TITLES = {
     "update_norm": "Norm of the global update",
     "p_error": "RMS error of p̂",
     "memory_error": "Memory error H",
+    "update_noise": "Participation noise of Δ",
+    "update_bias": "Participation bias of Δ",
     "participants": "Clients that came",
     "staleness_mean": "Mean staleness (rounds)",
     "staleness_max": "Largest staleness (rounds)",
@@ -29,7 +31,7 @@ TITLES = {
 """Metrics that have a name for people, the most wanted first."""
 
 _RECORDED = (
-    *("bytes_up", "bytes_down", "seconds", "left_out", "clipped", "capped", "rounds_lost"),
+    *("bytes_up", "bytes_down", "seconds", "left_out", "clipped", "capped", "rounds_lost", "combine_seconds"),
     *("swap_train", "swap_test", "accuracy_group0", "accuracy_group1"),
 )
 """What runs record besides those."""

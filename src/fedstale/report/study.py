@@ -23,7 +23,7 @@ from ..tasks.defaults import full_name
 
 WITHOUT_EFFECT = (
     *("engine", "threads", "device", "keep_freed_memory"),
-    *("evaluate_every", "per_client", "memory_error", "train_loss"),
+    *("evaluate_every", "per_client", "memory_error", "update_noise", "train_loss"),
 )
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
 _CURVES = 4

@@ -194,6 +194,7 @@ def build(
         evaluate_early=settings.evaluate_every is None,
         per_client=settings.per_client,
         memory_error=settings.memory_error,
+        update_noise=settings.update_noise,
         leave_out=settings.bad_updates == "leave-out",
         resume_from=state,
         keep_records=keep_records,

@@ -26,6 +26,7 @@ from ..rules.coverage import warn_if_uncovered
 from ..screening import screen
 from ..state import State
 from .history import Metrics, Record, RoundsInMemory
+from .update_noise import noise_of_update, other_draws
 
 _logger = getLogger("fedstale")
 
@@ -105,6 +106,9 @@ class Simulation:
         Whether evaluations keep every client's accuracy.
     memory_error
         Whether evaluations record H^(t), how far the remembered updates are from the gradients: a pass over all data.
+    update_noise
+        Draws of other participants for which evaluated rounds are combined as well, to record noise and bias of the
+        update (`simulation.update_noise`); 0: none.
     leave_out
         Whether a client whose update cannot be used (NaN, infinite, too large) is left out of the round; otherwise
         the run has diverged.
@@ -126,6 +130,7 @@ class Simulation:
     evaluate_early: bool = False
     per_client: bool = False
     memory_error: bool = False
+    update_noise: int = 0
     leave_out: bool = False
     resume_from: InitVar[State | None] = None
     callbacks: Sequence[Callback] = ()
@@ -146,6 +151,8 @@ class Simulation:
             raise fail("memory_error", True, f"needs a rule that stores client updates; {self.rule.name} does not")
         if self.memory_error and not hasattr(self.trainer, "gradients"):
             raise fail("memory_error", True, "needs a trainer with gradients(model): ∇F_i of all clients, shape (N, d)")
+        if self.update_noise == 1 or (self.update_noise and not self.memory.startswith("ram")):
+            raise fail("update_noise", self.update_noise, "needs two draws or more, and stale updates in RAM")
         if resume_from is not None:
             self.state = resume_from
             return
@@ -174,12 +181,14 @@ class Simulation:
         clients = self._participants(t)
         p = self.estimator.probabilities(state.estimator, clients)
         metrics = before_round(self.rule, state, t, clients, self.model.itemsize)
+        evaluated = is_evaluated(t, self.evaluate_every, self.rounds, self.evaluate_early)
+        if evaluated and self.update_noise:  # before the round's own training, whose array an engine may use again
+            metrics |= noise_of_update(self, other_draws(self, self.update_noise))
         round = self._train(t, clients, p)
         if self.leave_out:
             round = self._screened(round)
             metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
             clients = np.asarray(round.clients, dtype=np.int64)
-        evaluated = is_evaluated(t, self.evaluate_every, self.rounds, self.evaluate_early)
         if evaluated:  # the p̂ that the round uses: it is not counted yet
             self.estimated = self.estimator.probabilities(state.estimator, np.arange(self.federation.num_clients))
             metrics["p_error"] = p_error(self.participation, t, self.estimated)

@@ -60,6 +60,7 @@ class Options(TypedDict, total=False):
     train_loss: bool
     per_client: bool
     memory_error: bool
+    update_noise: int
 
 
 def with_options(function: _Function) -> _Function:

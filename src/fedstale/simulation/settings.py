@@ -118,6 +118,12 @@ class Settings(BaseModel):
     memory_error: bool = Field(
         False, description="also record how far stored updates are from the gradients (H); a pass over all data"
     )
+    update_noise: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="record noise and bias of the update over so many other draws of participants; 0: not at all",
+    )
 
     @model_validator(mode="before")
     @classmethod
