@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from fedstale.theory import tempered_bias, tempered_noise
 P = np.array([1.0, 0.5, 0.3, 0.8])
 SETS = [np.flatnonzero(present) for present in product([False, True], repeat=len(P))]
 CHANCES = [float(np.prod(np.where(np.isin(range(len(P)), who), P, 1 - P))) for who in SETS]
-RUN = {"task": "quadratic", "num_clients": 4, "lr": 0.02, "rounds": 12}
+RUN: dict[str, Any] = {"task": "quadratic", "num_clients": 4, "lr": 0.02, "rounds": 12}
 
 
 @pytest.mark.parametrize(("theta", "beta"), [(1.0, 0.0), (1.0, 0.7), (0.5, 1.0), (0.0, 1.0)])
