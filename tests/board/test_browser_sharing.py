@@ -160,7 +160,23 @@ def the_heat_map_shows_errors_and_is_in_the_address(page: Page, live: Live) -> N
     page.reload()
     page.wait_for_selector(".heat button")
     until(page, "document.querySelector('#shown-select').value === 'auto'")
+
+
+def the_address_does_not_wait_for_the_server(page: Page, live: Live) -> None:
+    held: list[Route] = []
+    page.route("**/_dash-update-component*", lambda route: held.append(route))
+    page.wait_for_timeout(1000)  # the last answers are here; the next will not come
     page.get_by_role("button", name="Runs", exact=True).click()
+    assert "view=" not in page.evaluate("location.search")
+    page.get_by_label("Filter").fill("swap=0.6")
+    page.get_by_label("Smooth").select_option("5")
+    query = page.evaluate("Object.fromEntries(new URLSearchParams(location.search))")
+    assert (query["filter"], query["smooth"]) == ("swap=0.6", "5")
+    page.unroute("**/_dash-update-component*")
+    page.reload()  # nobody waits for what was held
+    page.wait_for_selector("#curve-graph .scatterlayer .trace")
+    assert page.get_by_label("Filter").input_value() == "swap=0.6"
+    page.get_by_label("Smooth").select_option("1")
 
 
 def nothing_white_while_it_loads_in_the_dark(page: Page, live: Live) -> None:
@@ -202,6 +218,7 @@ STEPS = (
     the_address_can_be_shared_reloaded_and_gone_back_to,
     smoothing_is_the_mean_of_the_last_points,
     the_heat_map_shows_errors_and_is_in_the_address,
+    the_address_does_not_wait_for_the_server,
     nothing_white_while_it_loads_in_the_dark,
     status_is_a_word_on_a_telephone,
 )

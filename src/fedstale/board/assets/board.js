@@ -77,6 +77,7 @@
   let first = null; // what the page chose by itself
   let touched = false; // an address is written once somebody did something
   let quiet = false; // while an address is being followed, none is written
+  let fresh = false; // somebody did something since an address was written
   let written = 0;
 
   function address() {
@@ -96,9 +97,10 @@
 
   function remember() {
     if (!touched || quiet || address() === location.search) return;
-    // What follows at once from a click, such as the runs of a cell, is one step with it; so is a word being typed.
-    const same = Date.now() - written < 800;
+    // What follows from a click, such as the runs of a cell, is one step with it; so is a word being typed.
+    const same = !fresh || Date.now() - written < 800;
     history[same ? "replaceState" : "pushState"](null, "", address());
+    fresh = false;
     written = Date.now();
   }
 
@@ -134,7 +136,7 @@
     if (first) follow();
   });
   for (const kind of ["click", "change", "input", "keydown"]) {
-    document.addEventListener(kind, () => ((touched = true), (quiet = false)), true);
+    document.addEventListener(kind, () => ((touched = fresh = true), (quiet = false)), true);
   }
 
   // Dash writes what people zoom to into the figure, as if the server had sent it; a new figure would undo it. So the
@@ -246,8 +248,17 @@
     const list = event.target.closest("select[data-store]");
     if (!list) return;
     list.dataset.chosen = list.value;
-    set(list.dataset.store, list.value);
+    set(list.dataset.store, (state[list.dataset.store] = list.value));
   });
+
+  document.addEventListener("input", (event) => {
+    if (event.target.id !== "filter") return;
+    state.filter = event.target.value;
+    if (state.page) set("page", (state.page = 0)); // another list begins at its first page
+  });
+
+  // Dash calls `sync` only when the server has answered whatever a click asks of it; the address does not wait for that.
+  for (const kind of ["click", "change", "input"]) document.addEventListener(kind, remember);
 
   const MOVES = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
   document.addEventListener("keydown", (event) => {
