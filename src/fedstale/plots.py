@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from .analysis import Curve, Estimate, Style, style, styles
+from .analysis.axes import AXES, ROUND, unit
 from .analysis.metrics import TITLES, group_name, is_share
 from .checks import InvalidInput
 from .extras import missing
@@ -26,12 +28,16 @@ def _axes(ax: Any) -> Iterator[Any]:
         yield plt.subplots(figsize=(6.4, 4.0), layout="constrained")[1] if ax is None else ax
 
 
-def plot_curves(curves: Mapping[str, Curve], metric: str, ax: Any = None) -> Any:
-    """Draw a metric of several methods over the rounds, with bands of one standard error; return the axes."""
+def plot_curves(curves: Mapping[str, Curve], metric: str, ax: Any = None, x: str = ROUND) -> Any:
+    """Draw a metric of several methods over an axis, with bands of one standard error; return Matplotlib's axes."""
+    drawn = {label: curve for label, curve in curves.items() if len(curve.x) or x == ROUND}
+    if not drawn:
+        raise InvalidInput(f"no run recorded {' or '.join(AXES[x].metrics)}: draw against rounds")
     with _axes(ax) as axis:
-        for (label, curve), look in zip(curves.items(), styles(list(curves)), strict=True):
-            draw_curve(axis, label, curve, look)
-        axis.set(xlabel="round", ylabel=_metric_title(metric))
+        size, title = unit(x, max(float(curve.x[-1]) if len(curve.x) else 0.0 for curve in drawn.values()))
+        for (label, curve), look in zip(drawn.items(), styles(list(drawn)), strict=True):
+            draw_curve(axis, label, replace(curve, x=curve.x / size), look)
+        axis.set(xlabel=title, ylabel=_metric_title(metric))
         if metric in ("excess_loss", "objective"):
             axis.set_yscale("log")
         if is_share(metric):
@@ -77,12 +83,12 @@ def draw_bars(axis: Any, gaps: Mapping[str, Estimate]) -> None:
 
 def draw_curve(axis: Any, label: str, curve: Curve, look: Style) -> None:
     """Draw a curve with its error; one that ends because runs diverged ends with a cross and says so."""
-    rounds, mean, error = curve.rounds, curve.mean, curve.error
+    x, mean, error = curve.x, curve.mean, curve.error
     label = f"{label}: {curve.ending}" if curve.diverged else label
-    axis.plot(rounds, mean, label=label, linewidth=1.6, **line_style(look))
-    if curve.diverged and len(rounds):  # where the curve ends, not where it converged
-        axis.plot(rounds[-1], mean[-1], color=look.colour, marker="X", markersize=8, zorder=3)
-    axis.fill_between(rounds, mean - error, mean + error, color=look.colour, alpha=0.15, linewidth=0)
+    axis.plot(x, mean, label=label, linewidth=1.6, **line_style(look))
+    if curve.diverged and len(x):  # where the curve ends, not where it converged
+        axis.plot(x[-1], mean[-1], color=look.colour, marker="X", markersize=8, zorder=3)
+    axis.fill_between(x, mean - error, mean + error, color=look.colour, alpha=0.15, linewidth=0)
 
 
 def line_style(look: Style) -> dict[str, Any]:

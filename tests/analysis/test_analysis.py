@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from fedstale.analysis import Estimate, diverged_text, over_seeds, tail
+from fedstale.analysis.axes import curve_over, unit
+from fedstale.checks import InvalidInput
 
 NAN = float("nan")
 
@@ -83,3 +85,26 @@ def test_a_curve_ends_where_the_first_seed_diverged() -> None:
     nothing = over_seeds([([], []), (range(10), np.ones(10))], [1, None])
     assert not nothing.rounds.size
     assert nothing.ending == "diverged in round 1 (1 of 2 seeds)"
+
+
+def test_a_curve_against_bytes_and_time() -> None:
+    class Recorded:
+        def __init__(self, **columns: list[float]) -> None:
+            self._columns = columns
+
+        def series(self, metric: str) -> tuple[list[int], list[float]]:
+            values = self._columns.get(metric, [])
+            return list(range(len(values))), values
+
+    nan = float("nan")
+    one = Recorded(accuracy=[nan, 0.5, nan, 0.7], bytes_up=[1, 1, 1, 1], virtual_seconds=[2, 4, 7, 9])
+    two = Recorded(accuracy=[nan, 0.3, nan, 0.5], bytes_up=[3, 3, 3, 3], bytes_down=[1, 1, 1, 1])
+    assert curve_over([one, two], "accuracy").x.tolist() == [2, 4]
+    assert curve_over([one, two], "accuracy", "bytes").x.tolist() == [(2 + 8) / 2, (4 + 16) / 2]
+    timed = curve_over([one, two], "accuracy", "virtual_seconds")  # only the first has a clock
+    assert (timed.x.tolist(), timed.mean.tolist()) == ([4, 9], [0.5, 0.7])
+    assert len(curve_over([two], "accuracy", "virtual_seconds").x) == 0
+    with pytest.raises(InvalidInput, match="virtual_seconds"):
+        curve_over([one], "accuracy", "virtual")
+    assert unit("virtual_seconds", 100.0) == (1.0, "virtual time (seconds)")
+    assert unit("virtual_seconds", 5 * 86_400.0) == (86_400.0, "virtual time (days)")

@@ -72,6 +72,15 @@ def fill_full(store: Store, rounds: int = 30, num_clients: int = 6) -> str:
     return run.id
 
 
+def fill_timed(store: Store, rounds: int = 20) -> None:
+    """Write two seeds of a run with a clock, whose reading is kept with every round."""
+    for seed in (0, 1):
+        config = make_settings(rule="mifa", seed=seed, rounds=rounds).record()
+        with store.start(config, name="with a clock", rounds_total=rounds) as run:
+            for t in range(rounds):
+                run.record(t, {"accuracy": t / rounds, "virtual_seconds": (3600.0 + 360.0 * seed) * (t + 1)})
+
+
 def start_running(store: Store, rounds: int = 40) -> Run:
     """Begin a run that a test goes on writing."""
     run = store.start(make_settings(beta=0.3, seed=5, rounds=rounds).record(), name="live run", rounds_total=rounds)
@@ -134,6 +143,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     folder = tmp_path / "store"
     with Store.open(folder) as store:
         fill_sweep(store)
+        fill_timed(store)
         fill_full(store)
         run = start_running(store)
         board = Board(folder, port=0)

@@ -127,13 +127,13 @@ def panels_of_one_run(page: Page, live: Live) -> None:
 
 def sort_and_pages(page: Page, live: Live) -> None:
     page.get_by_label("Filter").fill("")
-    page.wait_for_selector("text=1–20 of 66 runs")
+    page.wait_for_selector("text=1–20 of 68 runs")
     page.get_by_role("button", name="Result").click()
     page.wait_for_selector("th[aria-sort=descending]")
     best = max(info.summary["accuracy"] for info in live.board.source.runs.values())
     until(page, f"document.querySelector('#rows tr').innerText.includes('{best:.1%}')")
     page.get_by_role("button", name="Next").click()
-    page.wait_for_selector("text=21–40 of 66 runs")
+    page.wait_for_selector("text=21–40 of 68 runs")
 
 
 def dark_and_light(page: Page, live: Live) -> None:

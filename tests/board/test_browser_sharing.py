@@ -137,6 +137,26 @@ def the_address_can_be_shared_reloaded_and_gone_back_to(page: Page, live: Live) 
     page.get_by_role("button", name="Rounds", exact=True).last.click()
 
 
+def virtual_time_is_in_the_address_and_says_where_it_is_missing(page: Page, live: Live) -> None:
+    button = page.get_by_role("button", name="Virtual time")
+    until(page, "document.querySelector('[data-value=virtual_seconds]').className === 'absent'")
+    assert button.get_attribute("title") == "not recorded by any of the chosen runs"
+    button.click()
+    page.wait_for_selector("#curve-plot.empty")
+    assert page.locator("#curve-empty").inner_text().startswith("None of the chosen runs recorded virtual time")
+    choose(page, "rule=mifa")
+    until(page, f"{PLOT}.layout.xaxis.title.text === 'virtual time (hours)'")
+    assert "axis=virtual_seconds" in page.url
+    page.reload()
+    page.wait_for_selector("#curve-graph .scatterlayer .trace")
+    until(page, f"{PLOT}.layout.xaxis.title.text === 'virtual time (hours)'")
+    assert page.get_by_role("button", name="Virtual time").get_attribute("aria-pressed") == "true"
+    assert page.get_by_role("button", name="Virtual time").get_attribute("class") != "absent"
+    page.get_by_role("button", name="Rounds", exact=True).last.click()
+    choose(page, "swap=0.6 lr=0.1 p_min=0.1")
+    count(page, 4)
+
+
 def smoothing_is_the_mean_of_the_last_points(page: Page, live: Live) -> None:
     page.get_by_label("y axis").select_option("linear")
     until(page, f"{PLOT}.data.at(-1).y.length === 10")
@@ -200,7 +220,7 @@ def nothing_white_while_it_loads_in_the_dark(page: Page, live: Live) -> None:
 def status_is_a_word_on_a_telephone(page: Page, live: Live) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.get_by_label("Filter").fill("")
-    page.wait_for_selector("text=1–20 of 66 runs")  # the rows come with it
+    page.wait_for_selector("text=1–20 of 68 runs")  # the rows come with it
     boxes = page.evaluate(
         "[...document.querySelectorAll('#rows .status')].map((e) => { const r = e.getBoundingClientRect(); "
         "return [e.innerText, parseFloat(getComputedStyle(e).fontSize), r.width, r.right]; })"
@@ -216,6 +236,7 @@ STEPS = (
     the_rate_that_was_used_is_shown,
     a_curve_keeps_its_colour_when_others_come_and_go,
     the_address_can_be_shared_reloaded_and_gone_back_to,
+    virtual_time_is_in_the_address_and_says_where_it_is_missing,
     smoothing_is_the_mean_of_the_last_points,
     the_heat_map_shows_errors_and_is_in_the_address,
     the_address_does_not_wait_for_the_server,

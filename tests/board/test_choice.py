@@ -12,6 +12,7 @@ from fedstale.board.choice import first_choice, with_seeds
 from fedstale.board.curves import group, line
 from fedstale.board.filters import COLUMNS, matching, ordered
 from fedstale.board.heat import HeatMaps
+from fedstale.board.panels import Panels
 from fedstale.board.parts import heat
 from fedstale.board.source import Source
 from fedstale.simulation import make_settings
@@ -19,7 +20,7 @@ from fedstale.store import Store
 from fedstale.sweeps import results
 from fedstale.tasks.defaults import used_rate
 
-from .conftest import BETAS, P_MINS, SWAPS, accuracy
+from .conftest import BETAS, P_MINS, SWAPS, accuracy, fill_sweep, fill_timed
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,32 @@ def test_bytes_and_seconds(source: Source) -> None:
     np.testing.assert_allclose(rough.x, 150.0 * np.arange(2, 21, 2))
     assert line(source, sparse, "accuracy", "seconds") is None
     assert line(source, sparse, "no such metric") is None
+
+
+def test_virtual_time_is_the_reading_of_a_clock(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        fill_timed(store)
+        fill_sweep(store)
+    source = Source(tmp_path)
+    timed = group(matching(source.runs.values(), "rule=mifa"))
+    others = group(matching(source.runs.values(), "p_min=0.5 swap=0 beta=0 lr=0.1"))
+    (curve,) = timed
+    found = line(source, curve, "accuracy", "virtual_seconds", window=3)
+    assert found is not None
+    np.testing.assert_allclose(found.x, 3780.0 * np.arange(1, 21))  # mean over the two seeds
+    assert not found.rough
+    panels = Panels(source)
+    assert panels.axes(timed) == {"round": True, "bytes": False, "seconds": False, "virtual_seconds": True}
+    assert panels.axes(others) == {"round": True, "bytes": True, "seconds": False, "virtual_seconds": False}
+    drawn = panels.curve(timed, "accuracy", "virtual_seconds")
+    assert drawn.figure["layout"]["xaxis"]["title"]["text"] == "virtual time (hours)"
+    np.testing.assert_allclose(drawn.figure["data"][-1]["x"], 1.05 * np.arange(1, 21), rtol=1e-5)
+    assert panels.curve(others, "accuracy", "virtual_seconds").instead.startswith(
+        "None of the chosen runs recorded virt"
+    )
+    both = panels.curve([*timed, *others], "accuracy", "virtual_seconds")
+    assert "1 of 2 curves is not drawn: no virtual time" in both.note
+    source.close()
 
 
 def test_what_an_older_version_did_not_know_is_at_its_default(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_one_line_where_something_was_not_recorded(source: Source) -> None:
     lines = [panel.instead for panel in panels.one(info)]
     assert lines[0].startswith("Participants were not recorded")
     assert "knew the true p" in lines[2]
-    assert "did not record seconds" in panels.curve(curves, "accuracy", "seconds").instead
+    assert "recorded seconds" in panels.curve(curves, "accuracy", "seconds").instead
     assert "no excess loss" in panels.curve(curves, "excess_loss", "round").instead
     assert panels.curve([], "accuracy", "round").instead.startswith("Choose runs")
     for panel in (panels.beta([]), panels.groups([]), *panels.one(None)):

@@ -319,3 +319,16 @@ def test_runs_with_nested_configs_are_shown_and_unwritten_ones_kept_apart(tmp_pa
     assert "Markov(p=[1, 0.5, 0.3], correlation=0.5)" in html
     assert "is not written down" in html
     assert "3 runs" in html
+
+
+def test_a_study_with_a_clock_has_curves_over_virtual_time(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    for beta in (0.0, 0.5):
+        one = make_settings(beta=beta, rounds=20)
+        run = store.start(one.record(), rounds_total=20)
+        for t in range(20):
+            run.record(t, {"accuracy": learning(one, t / 20), "virtual_seconds": 7200.0 * (t + 1)})
+        run.finish()
+    root = page(store)
+    (drawing,) = (one for one in root.all("svg") if "over virtual time" in str(one.attributes.get("aria-label")))
+    assert "virtual time (hours) 2 to 40" in str(drawing.attributes["aria-label"])

@@ -89,6 +89,11 @@ def test_plot_and_files(found: Comparison, tmp_path: Path) -> None:
     assert len(axis.get_legend().get_texts()) == 4
     assert axis.get_ylabel().startswith("Excess loss")
     assert found.plot("participants", ax=axis) is axis
+    assert found.plot(x="seconds").get_xlabel() == "seconds of computing"
+    with pytest.raises(InvalidInput, match="no run recorded virtual_seconds"):
+        found.plot(x="virtual_seconds")
+    with pytest.raises(InvalidInput, match=r"unknown x 'second'.*seconds"):
+        found.plot(x="second")
     with pytest.raises(InvalidInput, match='"gap closed" needs U-FedAvg'):
         found.plot("gap closed")
     with pytest.raises(InvalidInput, match="unknown metric 'acc'"):

@@ -101,6 +101,8 @@ def test_plot(run: Result, quadratic: Result) -> None:
     assert axis.get_ylabel() == "Test accuracy"
     (line,) = axis.lines
     assert list(line.get_xdata()) == [3, 6]
+    by_bytes = run.plot(x="bytes").lines[0].get_xdata()
+    np.testing.assert_allclose(by_bytes, np.cumsum(run.metrics["bytes_up"] + run.metrics["bytes_down"])[[2, 5]])
     assert run.plot("accuracy_group1", ax=axis) is axis
     assert len(axis.lines) == 2
     assert axis.get_ylabel() == "Test accuracy, rare clients"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,8 @@ class Curve:
     diverged
         The rounds, counted from 1, in which seeds diverged. The curve ends before the first of them: from there on its
         mean would be one of the seeds that happened to survive.
+    x
+        Where the rounds stand on the axis, shape (R,), mean over seeds; by default their numbers.
     """
 
     rounds: Float
@@ -34,6 +36,11 @@ class Curve:
     error: Float
     seeds: int
     diverged: tuple[int, ...] = ()
+    x: Float = field(kw_only=True, default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        if not self.x.size:
+            object.__setattr__(self, "x", self.rounds)
 
     @property
     def ending(self) -> str:
@@ -41,7 +48,11 @@ class Curve:
         return diverged_text(self.diverged, self.seeds) if self.diverged else ""
 
 
-def over_seeds(series: Sequence[tuple[ArrayLike, ArrayLike]], diverged: Iterable[int | None] = ()) -> Curve:
+def over_seeds(
+    series: Sequence[tuple[ArrayLike, ArrayLike]],
+    diverged: Iterable[int | None] = (),
+    places: Sequence[ArrayLike] | None = None,
+) -> Curve:
     """Put the seeds of a method together.
 
     Parameters
@@ -51,9 +62,11 @@ def over_seeds(series: Sequence[tuple[ArrayLike, ArrayLike]], diverged: Iterable
         round the mean is over the seeds that were evaluated there: one that is still going has no say beyond its end.
     diverged
         For each seed the round, counted from 1, in which it diverged, or None.
+    places
+        For each seed where its rounds stand on the axis; default: their numbers.
     """
     ended = tuple(round for round in diverged if round is not None)
-    found = [_measured(at, values) for at, values in series]
+    found = [measured(at, values) for at, values in series]
     rounds = np.unique(np.concatenate([at for at, _ in found] or [np.empty(0, dtype=np.int64)]))
     rounds = rounds[rounds + 1 < min(ended)] if ended else rounds
     table = np.full((len(found), len(rounds)), np.nan)
@@ -64,10 +77,20 @@ def over_seeds(series: Sequence[tuple[ArrayLike, ArrayLike]], diverged: Iterable
     mean = np.nansum(table, axis=0) / np.maximum(count, 1)
     with np.errstate(invalid="ignore", over="ignore"):
         spread = np.sqrt(np.nansum((table - mean) ** 2, axis=0) / np.maximum(count - 1, 1) / np.maximum(count, 1))
-    return Curve(rounds + 1.0, mean, np.where(count > 1, spread, np.nan), len(series), ended)
+    placed: list[tuple[ArrayLike, ArrayLike]] = []
+    for (each, measurements), where in zip(series, places or (), strict=False):
+        placed.append((each, _like(where, measurements)))
+    x = over_seeds(placed, ended).mean if placed else np.empty(0)
+    return Curve(rounds + 1.0, mean, np.where(count > 1, spread, np.nan), len(series), ended, x=x)
 
 
-def _measured(at: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.int64], Float]:
+def _like(places: ArrayLike, values: ArrayLike) -> Float:
+    """Places, where there is a value."""
+    return np.where(np.isnan(np.asarray(values, dtype=np.float64)), np.nan, np.asarray(places, dtype=np.float64))
+
+
+def measured(at: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.int64], Float]:
+    """The rounds in which a metric was measured, and its values there."""
     rounds, metric = np.asarray(at, dtype=np.int64), np.asarray(values, dtype=np.float64)
     good = ~np.isnan(metric)
     return rounds[good], metric[good]

@@ -31,8 +31,8 @@ TITLES = {
 """Metrics that have a name for people, the most wanted first."""
 
 _RECORDED = (
-    *("bytes_up", "bytes_down", "seconds", "left_out", "clipped", "capped", "rounds_lost", "combine_seconds"),
-    *("swap_train", "swap_test", "accuracy_group0", "accuracy_group1"),
+    *("bytes_up", "bytes_down", "seconds", "virtual_seconds", "left_out", "clipped", "capped", "rounds_lost"),
+    *("combine_seconds", "swap_train", "swap_test", "accuracy_group0", "accuracy_group1"),
 )
 """What runs record besides those."""
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import configs
-from .curve import Curve, over_seeds
+from .axes import ROUND, curve_over
+from .curve import Curve
 from .estimate import Estimate
 from .methods import METHOD_SETTINGS, method_order
 
@@ -155,10 +156,10 @@ class Cell:
         values = [np.nan if run.run is None else read[how](run.run) for run in self.runs]
         return Estimate.of(values, [run.diverged_in for run in self.runs])
 
-    def curve(self, metric: str) -> Curve:
-        """A metric over the seeds, at the rounds in which any seed has it."""
-        series = [run.run.series(metric) for run in self.runs if run.run is not None]
-        return over_seeds(series, [run.diverged_in for run in self.runs])
+    def curve(self, metric: str, x: str = ROUND) -> Curve:
+        """A metric over the seeds, at the rounds in which any seed has it; empty where none has the axis `x`."""
+        runs = [run.run for run in self.runs if run.run is not None]
+        return curve_over(runs, metric, x, [run.diverged_in for run in self.runs])
 
 
 @dataclass(eq=False)

@@ -13,6 +13,7 @@ from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
+from ..analysis.axes import AXES, ROUND
 from ..analysis.heatmap import BEST
 from ..store import RunInfo
 from . import page, parts
@@ -252,6 +253,7 @@ def _values(*panels: Panel) -> list[Any]:
 def _chosen(app: Dash, source: Source, panels: Panels) -> None:
     @app.callback(
         Output("metric-box", "children"),
+        Output("axis-box", "children"),
         *_outputs("curve"),
         Input("chosen", "data"),
         Input("stamp-chosen", "data"),
@@ -266,10 +268,10 @@ def _chosen(app: Dash, source: Source, panels: Panels) -> None:
         options = panels.metrics(curves)
         metric = metric if metric in options else next(iter(options), "accuracy")
         box = page.select("metric", "y", options or {"accuracy": "Test accuracy"}, metric)
-        axis = axis if axis in ("bytes", "seconds") else "round"
+        axis = axis if axis in AXES else ROUND
         window = int(smooth) if smooth in map(str, page.WINDOWS) else 1
         log = {"linear": False, "log": True}.get(str(scale))
-        return box, *_values(panels.curve(curves, metric, axis, window, log=log))
+        return box, page.axes(panels.axes(curves)), *_values(panels.curve(curves, metric, axis, window, log=log))
 
     @app.callback(
         Output("legend", "children"),

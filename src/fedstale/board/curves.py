@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis import METHOD_SETTINGS, Style, config_label, diverged_text, method_order, over_seeds, style
+from ..analysis.axes import AXES
 from ..analysis.palette import SOLID, repetitions
 from ..checks import Float
 from ..store import RunInfo
@@ -22,7 +23,6 @@ from .source import Source
 MOST = 24
 """Curves that are drawn at once: more cannot be told apart."""
 _POINTS = 600  # of one curve: more than a screen has
-_SUMMED = {"bytes": ("bytes_up", "bytes_down"), "seconds": ("seconds",)}
 
 
 @dataclass(frozen=True)
@@ -99,40 +99,26 @@ def line(source: Source, curve: RunGroup, metric: str, axis: str = "round", wind
 
     With a `window` each run is smoothed first: a point is the mean of so many recorded ones, up to and with its own.
     """
+    scale = AXES[axis]
     parts: list[tuple[Series, Float]] = []
     ended = [info.diverged_in for info in curve.runs]
     rough = False
     for info in curve.runs:
-        found = source.series(info, (metric, *_SUMMED.get(axis, ())))
+        found = source.series(info, (metric, *scale.metrics))
         if metric not in found:
             continue
         series = _smoothed(_finite(found[metric]), window)
-        at = _axis(series, [found[name] for name in _SUMMED.get(axis, ()) if name in found], axis)
+        used = [(found[name].rounds, found[name].values) for name in scale.metrics if name in found]
+        at = scale.places(series.rounds, used)
         if at is None or not len(series.rounds):
             continue
-        rough = rough or (axis != "round" and int(series.rounds[-1]) + 1 > len(series.rounds))
+        rough = rough or (used != [] and scale.summed and int(series.rounds[-1]) + 1 > len(series.rounds))
         parts.append((series, at))
     if not parts:
         return None
-    whole = over_seeds([(series.rounds, series.values) for series, _ in parts], ended)
-    x = over_seeds([(series.rounds, at) for series, at in parts], ended).mean
+    whole = over_seeds([(one.rounds, one.values) for one, _ in parts], ended, [at for _, at in parts])
     ending = diverged_text(whole.diverged, len(curve.runs)) if whole.diverged else ""
-    return _thinned(PlottedCurve(x, whole.mean, whole.error, rough, ending)) if len(x) else None
-
-
-def _axis(series: Series, amounts: Sequence[Series], axis: str) -> Float | None:
-    """Where each of the series' rounds stands on the axis: its number from 1, or what was used up to its end."""
-    if axis == "round":
-        return series.rounds.astype(np.float64) + 1.0
-    if not amounts:
-        return None
-    total = np.zeros(len(series.rounds))
-    for amount in amounts:
-        # A recorded round stands for those before it that were not.
-        used = np.cumsum(amount.values * np.diff(amount.rounds, prepend=-1))
-        before = np.searchsorted(amount.rounds, series.rounds, side="right") - 1
-        total += np.where(before >= 0, used[np.maximum(before, 0)], 0.0)
-    return total
+    return _thinned(PlottedCurve(whole.x, whole.mean, whole.error, rough, ending)) if len(whole.x) else None
 
 
 def _finite(series: Series) -> Series:

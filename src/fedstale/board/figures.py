@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis import Raster, Style
+from ..analysis.axes import unit
 from ..analysis.curve import late_range
 from ..analysis.metrics import TITLES, group_name, is_share
 from ..analysis.palette import BROWN, DASHES, GREEN, GREY, INDIGO, SKY
@@ -35,7 +36,6 @@ BLANK: Figure = {
     },
 }
 """Nothing to see: what a panel has before its first figure, where Plotly would show a white box."""
-_X = {"round": "round", "bytes": "bytes sent both ways", "seconds": "seconds of computing"}
 
 
 def plain(text: str) -> str:
@@ -46,6 +46,8 @@ def plain(text: str) -> str:
 def curves(lines: Sequence[Drawn], metric: str, axis: str, *, log: bool = False) -> Figure:
     """Mean and band of every line; each comes with its label and its style."""
     form = ":.2%" if is_share(metric) else ":.4g"
+    size, title = unit(axis, max((float(line.x[-1]) for _, _, line in lines), default=0.0))
+    lines = [(label, style, replace(line, x=line.x / size)) for label, style, line in lines]
     traces: list[dict[str, Any]] = []
     for label, style, line in lines:
         # Where many bands lie upon each other, fainter ones keep the means in sight.
@@ -53,7 +55,7 @@ def curves(lines: Sequence[Drawn], metric: str, axis: str, *, log: bool = False)
         traces += [_band(line, style.colour, shade)] if np.isfinite(line.error).any() else []
         traces.append(_trace(line, label, style, form))
         traces += [_cross(line, label, style.colour)] if line.ending else []
-    figure = _figure(traces, _X[axis], TITLES.get(metric, plain(metric)), f"{metric}-{axis}-{log}")
+    figure = _figure(traces, title, TITLES.get(metric, plain(metric)), f"{metric}-{axis}-{log}")
     if is_share(metric):
         figure["layout"]["yaxis"] |= {"tickformat": ".1~%"} if log else _percent([line for _, _, line in lines])
     if log:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
+from ..analysis.axes import AXES, ROUND
 from ..analysis.heatmap import BEST
 from .figures import BLANK
 from .filters import COLUMNS
@@ -46,7 +47,7 @@ PANELS = {
 _STORES: dict[str, Any] = {
     "view": "runs",
     "metric": "",
-    "axis": "round",
+    "axis": ROUND,
     "smooth": "1",
     "scale": "auto",
     "settings": "differ",
@@ -207,14 +208,13 @@ def _heat() -> list[Any]:
 
 
 def _chosen() -> Any:
-    axis = _segments("axis", "x", {"round": "Rounds", "bytes": "Bytes", "seconds": "Seconds"}, "round")
     smooth = {"1": "not", **{str(n): f"{n} points" for n in WINDOWS}}
     scale = {"auto": "auto", "linear": "linear", "log": "log"}
     controls = [
         html.Div(id="metric-box", className="field"),
         html.Div(select("scale", "y axis", scale, "auto"), className="field"),
         html.Div(select("smooth", "Smooth", smooth, "1"), className="field"),
-        axis,
+        html.Div(axes(dict.fromkeys(AXES, True)), id="axis-box", className="field"),
     ]
     which = _segments("settings", "Settings", {"differ": "Differences", "all": "All"}, "differ")
     return html.Section(
@@ -273,12 +273,20 @@ def panel(name: str, controls: Sequence[Any] = (), *, tall: bool = False) -> Any
     )
 
 
-def _segments(store: str, label: str, options: dict[str, str], value: str) -> Any:
-    """A row of buttons of which one is pressed."""
-    buttons = [
-        html.Button(text, **{"data-store": store, "data-value": key, "aria-pressed": str(key == value).lower()})
-        for key, text in options.items()
-    ]
+def axes(known: dict[str, bool]) -> list[Any]:
+    """What curves can be drawn against; what no chosen run recorded is pale and says so."""
+    absent = [name for name, there in known.items() if not there]
+    # Which one is pressed is the browser's to say: an answer may come after the next click.
+    return [html.Span("x"), _segments("axis", "x", {name: AXES[name].label for name in known}, ROUND, absent)]
+
+
+def _segments(store: str, label: str, options: dict[str, str], value: str, absent: Sequence[str] = ()) -> Any:
+    """A row of buttons of which one is pressed; those that are `absent` are pale."""
+    marks = {
+        key: {"data-store": store, "data-value": key, "aria-pressed": str(key == value).lower()} for key in options
+    }
+    pale = {key: {"className": "absent", "title": "not recorded by any of the chosen runs"} for key in absent}
+    buttons = [html.Button(text, **marks[key], **pale.get(key, {})) for key, text in options.items()]
     return html.Div(buttons, className="segments", role="group", **{"aria-label": label})
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..analysis import diverged_text, raster
 from ..analysis.attendance import number_of_clients
+from ..analysis.axes import AXES, ROUND, VIRTUAL
 from ..analysis.metrics import TITLES, group_name, is_share, metric_text
 from ..federation import Ints
 from ..store import RunInfo
@@ -19,8 +20,14 @@ from .source import Source
 
 _COLUMNS, _ROWS = 500, 200  # cells of the raster: more than the panel has pixels for
 _NOTHING = "Choose runs in the table, or a cell of the heat map."
+_RECORDED = {
+    "bytes": "bytes",
+    "seconds": "seconds of computing (a sweep keeps no time)",
+    VIRTUAL: "virtual time (that needs a clock in the simulation)",
+}
+"""What runs may lack, for the axes."""
 _KEPT_BY = "sweeps keep only the metrics of evaluated rounds; fedstale run records who came"
-_OWN_PANEL = ("beta", "bytes_up", "bytes_down", "seconds")
+_OWN_PANEL = ("beta", *(name for axis in AXES.values() for name in axis.metrics))
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,11 @@ class Panels:
         names = [name for name in (*TITLES, *found) if name in found and name not in own]
         return {name: TITLES.get(name, name) for name in dict.fromkeys(names)}
 
+    def axes(self, curves: Sequence[RunGroup]) -> dict[str, bool]:
+        """The axes, and whether some chosen run recorded what they need; all, where nothing is chosen."""
+        runs = [info for curve in curves for info in curve.runs]
+        return {name: not runs or any(axis.known(info.summary) for info in runs) for name, axis in AXES.items()}
+
     def count(self, infos: Sequence[RunInfo], curves: Sequence[RunGroup]) -> str:
         """How much is chosen."""
         if not infos:
@@ -65,22 +77,29 @@ class Panels:
                 return Panel(instead=_NOTHING)
             if ended := self._diverged(curves):
                 return Panel(instead=" ".join(ended))
-            if axis != "round" and self._lines(curves, metric, "round"):
-                why = f"The chosen runs did not record {axis}"
-                return Panel(instead=f"{why}{' (a sweep keeps no time)' if axis == 'seconds' else ''}: choose rounds.")
+            if axis != ROUND and self._lines(curves, metric, ROUND):
+                return Panel(instead=f"None of the chosen runs recorded {_RECORDED[axis]}: choose rounds.")
             return Panel(instead=f"The chosen runs have no {name.lower()} yet.")
         seeds = max(len(curve.runs) for curve in curves)
         notes = ["Band: mean ± standard error over seeds."] if seeds > 1 else []
         notes += self._diverged(curves)
         if any(one.rough for _, _, one in lines):
             notes.append(f"Not every round was recorded: {axis} are estimated from those that were.")
+        if absent := min(len(curves), MOST) - len(lines):
+            these = f"{absent} of {len(curves)} curves {'is' if absent == 1 else 'are'} not drawn"
+            what = (
+                _RECORDED[axis]
+                if axis != ROUND and len(self._lines(curves, metric, ROUND)) > len(lines)
+                else name.lower()
+            )
+            notes.append(f"{these}: no {what} recorded.")
         if window > 1:
             notes.append(f"Smoothed: each point is the mean of the last {window} recorded ones, seed by seed.")
         if log and any((one.mean <= 0).any() for _, _, one in lines):
             notes.append("Values that are not positive have no place on a logarithmic axis.")
         if not log and is_share(metric) and figures.late([one for _, _, one in lines]):
             notes.append("The first rounds are below the visible range: double-click to see everything.")
-        spoken = f"{name} against {axis}. " + self._ends(lines, metric)
+        spoken = f"{name} against {AXES[axis].title}. " + self._ends(lines, metric)
         return Panel(figures.curves(lines, metric, axis, log=log), " ".join(notes), spoken)
 
     def beta(self, curves: Sequence[RunGroup]) -> Panel:

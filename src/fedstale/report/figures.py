@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..analysis import Cell, Curve, HeatMap, Square, Style, styles
+from ..analysis.axes import VIRTUAL, unit
 from ..analysis.heatmap import BEST, ratio
+from ..analysis.metrics import TITLES, is_share
 from ..analysis.palette import BROWN, GREEN, SKY
 from .charts import Line, legend_of, line_chart
 from .markup import Markup, tag, text
@@ -42,14 +45,27 @@ def _condition_charts(cells: Sequence[Cell], looks: dict[str, Style], *, accurat
                 made.append(line_chart(f"Test accuracy, {who} clients", lines(metric), percent=True))
     else:
         made.append(line_chart("Excess loss F(w) − F(w*)", lines("excess_loss"), log=True))
+    made += _over_time(cells, looks, "accuracy" if accurate else "excess_loss")
     betas = [line for line in lines("beta") if len(line.x)]
     if betas:
         made.append(line_chart("β", betas, limits=(-0.03, 1.03)))
     return [*made, *attendance(cells[0])]
 
 
+def _over_time(cells: Sequence[Cell], looks: dict[str, Style], metric: str) -> list[Markup]:
+    """The same against virtual time, where a clock was recorded."""
+    timed = [cell for cell in cells if cell.has(VIRTUAL)]
+    found = [_line(cell.method, cell.curve(metric, VIRTUAL), looks[cell.method]) for cell in timed]
+    size, title = unit(VIRTUAL, max((float(line.x[-1]) for line in found if len(line.x)), default=0.0))
+    lines = [replace(line, x=line.x / size) for line in found]
+    name, share = TITLES[metric], is_share(metric)
+    return (
+        [line_chart(f"{name} over virtual time", lines, x_label=title, percent=share, log=not share)] if lines else []
+    )
+
+
 def _line(label: str, curve: Curve, style: Style) -> Line:
-    return Line(label, curve.rounds, curve.mean, curve.error, style, curve.ending)
+    return Line(label, curve.x, curve.mean, curve.error, style, curve.ending)
 
 
 def attendance(cell: Cell) -> list[Markup]:

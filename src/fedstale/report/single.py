@@ -20,6 +20,7 @@ _UNSEEN = (
     "bytes_down",
     "server_bytes",
     "seconds",
+    "virtual_seconds",
     "accuracy_tail",
     "excess_loss_tail",
     "known",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis import Cell, Estimate, Gap, Measured
+from ..analysis.axes import ROUND
 from ..analysis.metrics import main_metric
 from ..checks import choose, counted
 from ..spreadsheet import data_frame, write_table
@@ -165,8 +166,8 @@ class Comparison:
         records = self.records()
         return data_frame({name: [record[name] for record in records] for name in records[0]}, index="method")
 
-    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
-        """Draw a metric of every method over the rounds, mean and standard error, and return the axes.
+    def plot(self, metric: str | None = None, ax: Any = None, *, x: str = ROUND) -> Any:
+        """Draw a metric of every method over the rounds or another axis, mean and standard error, and return the axes.
 
         Parameters
         ----------
@@ -174,6 +175,8 @@ class Comparison:
             Its name, or "gap closed" for bars; default: the test accuracy, or the excess loss of a quadratic.
         ax
             The Matplotlib axes to draw on; default: new ones.
+        x
+            "round", "bytes" (sent both ways), "seconds" (of computing) or "virtual_seconds" (of a simulation's clock).
         """
         from ..plots import plot_bars, plot_curves
 
@@ -181,7 +184,8 @@ class Comparison:
             closed = {method.label: self.gap_closed(method) for method in self.results}
             return plot_bars({label: gap for label, gap in closed.items() if gap is not None}, ax)
         metric = metric or self.metric
-        return plot_curves({method.label: self.cell(method).curve(metric) for method in self.results}, metric, ax)
+        curves = {method.label: self.cell(method).curve(metric, x) for method in self.results}
+        return plot_curves(curves, metric, ax, x)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write the table (comparison.csv) and the picture (PNG and SVG) to a folder, and return the files."""

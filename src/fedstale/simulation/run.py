@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from ..analysis import TAIL, diverged_text, over_seeds, tail
+from ..analysis import TAIL, diverged_text, tail
+from ..analysis.axes import ROUND, curve_over
 from ..analysis.metrics import check_metric, main_metric, metric_text
 from ..checks import Float, InvalidInput, counted
 from ..federation import Ints
@@ -130,8 +131,8 @@ class Result:
         values = self.metrics.get(metric, np.array([]))
         return np.arange(len(values)), values
 
-    def plot(self, metric: str | None = None, ax: Any = None) -> Any:
-        """Draw a metric over the rounds with Matplotlib, and return the axes.
+    def plot(self, metric: str | None = None, ax: Any = None, *, x: str = ROUND) -> Any:
+        """Draw a metric over the rounds or another axis with Matplotlib, and return the axes.
 
         Parameters
         ----------
@@ -139,11 +140,13 @@ class Result:
             Its name; default: the test accuracy, or the excess loss of a quadratic.
         ax
             The axes to draw on; default: new ones.
+        x
+            "round", "bytes" (sent both ways), "seconds" (of computing) or "virtual_seconds" (of a simulation's clock).
         """
         from ..plots import plot_curves
 
         metric = metric or main_metric(self.metrics) or "accuracy"
-        return plot_curves({self.label: over_seeds([self.series(metric)])}, metric, ax)
+        return plot_curves({self.label: curve_over([self], metric, x)}, metric, ax, x)
 
     def to_pandas(self) -> Any:
         """The metrics as a pandas DataFrame, one row per round (from 0), NaN where not measured."""

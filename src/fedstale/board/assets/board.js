@@ -63,7 +63,7 @@
     if (watched) return;
     watched = true;
     const observer = new MutationObserver(later);
-    for (const id of ["rows", "heat", "sweep-box", "map-box", "shown-box", "metric-box", "inspect-box"]) {
+    for (const id of ["rows", "heat", "sweep-box", "map-box", "shown-box", "metric-box", "axis-box", "inspect-box"]) {
       const part = document.getElementById(id);
       const attributeFilter = ["data-run", "data-cell", "data-chosen"];
       if (part) observer.observe(part, {childList: true, subtree: true, attributes: true, attributeFilter});
