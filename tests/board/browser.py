@@ -53,7 +53,7 @@ def install() -> str:
 
 def until(page: Page, condition: str) -> None:
     """Wait for a condition; Playwright's own way needs eval, which the board's policy forbids."""
-    for _ in range(200):
+    for _ in range(600):
         if page.evaluate(condition):
             return
         page.wait_for_timeout(100)
