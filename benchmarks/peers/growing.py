@@ -12,25 +12,25 @@ Ran = Callable[[dict[str, str]], str]
 MILLION = """\
 ## A million clients
 
-Logistic regression with d = 10,000 on samples that are generated from (seed, client); FedStale with β = auto
-through the public `Simulation`, its memory in a sparse file in bfloat16.
+Logistic regression with d = 10,000 on samples generated from (seed, client). The rule is FedStale with β = auto in the
+public `Simulation`; its memory is a sparse file in bfloat16.
 """
 BOUND = """\
-The server's own memory is bounded by arrays of length N (slots, masses, last participation, probabilities,
-checksums: some 60 bytes a client) and by the participants' updates (|S|·d·4 bytes), not by N·d. Rows lie in the
-file; those that are mapped count as resident while the system has room for them, and it may drop them at any time.
-A checkpoint writes the rows that changed since the last one. Loading one verifies every row.
+The server's own memory consists of arrays of length N (slots, masses, last participation, probabilities, checksums:
+about 60 bytes per client) and of the participants' updates (|S|·d·4 bytes); it does not grow with N·d. The rows are in
+the file. Mapped rows count as resident while the system has room for them, and the system may drop them at any time.
+A checkpoint writes the rows that changed since the last one, and loading it verifies every row.
 """
 
 GROWTH = """\
 ## Growth
 
-Seconds a round and memory of the server's part on one core (participants, FedStale's `combine` with β = auto,
-estimator, metrics, in the public `Simulation`; local training is an array that is handed out) against one number at
-a time; the others stay at their defaults. The points of a curve take turns; medians. Memory: what the rule keeps
-(`server_bytes`). Where N is large nearly every participant comes for the first time, and its row is memory that
-nobody touched before. What is left of N are a few passes over one number per client: who is there, and the mean age
-of the memory.
+Time per round and memory of the server's part, on one core: participants, FedStale's `combine` with β = auto, estimator
+and metrics, in the public `Simulation`. Local training is replaced by an array that is prepared beforehand. Each figure
+varies one number and keeps the others at their defaults; the points of a curve take turns, and medians are shown.
+Memory is what the rule keeps (`server_bytes`). With a large N, nearly every participant comes for the first time, so
+its row is memory that was never touched before. Apart from that, only a few passes over one number per client depend
+on N: who is available, and the mean age of the memory.
 """
 
 

@@ -15,22 +15,21 @@ Bar = tuple[str, float, float]
 COMBINE = """\
 ## The server's pass
 
-One `combine` of FedStale with β = auto (statistics included) for |S| = 12 of the same 24 clients in turn and
-d = 421,642 updates in float32, rows kept in three precisions; as compiled loops (numba, the extra `fast`) and in
-NumPy. *over a memcpy*: of 3·|S|·d·4 bytes, in the same turns on one thread. *first touch*: the mean of a new server's
-first four combines, which write to memory that nobody touched before. The cores were shared with other work, and what
-is met in one run is missed in another: a shorter run before this one saw float32 at 1.65 times a memcpy (missed), its
-first touch at 1.37 times the steady state and N = 100,000 on disk at 0.89 times N = 24 (both met).
+The time of one `combine` of FedStale with β = auto, statistics included, for |S| = 12 of 24 clients and updates of
+d = 421,642 numbers in float32. Rows are kept in three precisions; the loops are compiled (numba, the extra `fast`) or
+in NumPy. *over a memcpy*: relative to a memcpy of 3·|S|·d·4 bytes, taking turns with it on one thread. *first touch*:
+the mean of a new server's first four combines, which write to memory that was never touched before. The cores were
+shared with other work, so targets that one run meets may be missed by the next.
 """
 LARGE = """\
 ## Large models on Flower
 
-The server's part of a round beside Flower's own FedAvg; all clients answer, in an in-process grid, so that a process
-holds the clients' replies, too. Every contender is a process of its own, they take turns round by round, and the
-clients' work is not counted. *processor*: median of the rounds but the first two. *saving*: one checkpoint. *memory*:
-the peak of resident memory, mapped files included; *its own*: without them, which the system may drop. *rows on disk*:
-the length of the row file over that of a row. The cores and the disk were shared with other work, so that of the times
-only the processor's are to be compared.
+The server's part of a round, compared with Flower's own FedAvg. All clients answer, in an in-process grid, so each
+process also holds the clients' replies. Every contender is a separate process; they take turns round by round, and the
+clients' work is not counted. *processor*: CPU time, median without the first two rounds. *saving*: one checkpoint.
+*memory*: peak of resident memory including mapped files; *its own*: without mapped files, which the system may drop.
+*rows on disk*: the length of the row file divided by that of a row. The cores and the disk were shared with other work,
+so compare only the CPU times.
 """
 SHARED = "Machine class: 2 cores, AVX-512, shared."
 

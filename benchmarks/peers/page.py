@@ -26,38 +26,42 @@ Apart = dict[str, tuple[int, dict[str, float]]]
 INTRODUCTION = """\
 # Benchmarks
 
-This page is written by the scripts that measured: `make bench-peers` (the comparison), `benchmarks/profile_rounds.py`,
-`benchmarks/server_step.py`, `benchmarks/large_models.py`, `benchmarks/million.py` and `benchmarks/growth.py`. Numbers
-are of one machine; ratios are of one run in which all contenders took turns. What was measured lies in
-`docs/results/benchmarks/`.
+The benchmark scripts write this page from their own results: `make bench-peers` (the comparison),
+`benchmarks/profile_rounds.py`, `benchmarks/engines.py`, `benchmarks/server_step.py`, `benchmarks/large_models.py`,
+`benchmarks/million.py` and `benchmarks/growth.py`. The measurements are in `docs/results/benchmarks/`. Each table
+comes from one machine, and ratios compare contenders that took turns in the same run.
 """
 
 SIDE_BY_SIDE = """\
-## Side by side with what one would use instead
+## Comparison with other frameworks
 
-The same work, the same shards (exported once by our task code), the same first model, the same number of samples
-processed (counted by every contender and checked), evaluation on the same test data at the same interval. Every
-contender is one small script in `benchmarks/peers/` and has a process and a virtual environment of its own, in a
-network namespace with nothing but loopback.
+All contenders do the same work. They get the same shards (exported once by our task code) and the same initial model,
+process the same number of samples (each contender counts them, and the counts are compared), and evaluate on the same
+test data at the same interval. Each contender is one small script in `benchmarks/peers/`, and runs in its own process
+and virtual environment, in a network namespace that has only the loopback device.
 
-*round*: median [quartiles] of the seconds of all rounds but the first. *with evaluation*: the mean round,
-evaluations included, median over repetitions. *start*: from starting the process to the end of the first round.
-*memory*: the peak of the whole process tree, shared pages counted once. *ratio*: the contender's time over ours
-(FedAvg in float32), for the median round and with evaluations. *accuracy*: at the end, in the longest repetition;
-batches are drawn independently.
+- *round*: median [quartiles] of the time of a round, without the first round.
+- *with evaluation*: mean time of a round including evaluations, median over repetitions.
+- *start*: from the start of the process to the end of the first round.
+- *memory*: peak of the whole process tree; shared pages count once.
+- *ratio*: the contender's time divided by ours (FedAvg in float32), for the median round and with evaluations.
+- *accuracy*: at the end of the longest repetition. Each contender draws its own batches.
 """
 
 DIFFERS = """\
-**What differs.** Peers train clients in float32 with torch's own convolutions; ours uses the loop engine with
-oneDNN's layout for (a) and the vectorised engine for (b) and (c), both chosen by `auto`, and keeps freed memory in
-the process (see below). Plain loop, pfl-research and fluke are one process with torch's default number of threads;
-Flower and ours train two clients side by side. The local loop of the plain loop and of Flower's clients is the same
-function; Flower's actors keep data and model between messages. Flower's server and simulation engine wait in steps
-of 0.1 s, which bounds its short rounds from below. pfl-research and fluke run their own local loops on batches that
-we draw by indexing (faster than their usual loaders). fluke keeps a model for each client. fluke needs torchvision,
-of which there is no build for a torch without CUDA here: the two compiled operators that its import asks for are
-declared without code; nothing that is timed uses them. FedStale does more than the others: it reads and writes a
-stored update for every participant.
+**Differences between the contenders.**
+
+- The peers train in float32 with torch's own convolutions. fedstale uses the loop engine with oneDNN's layout for (a)
+  and the vectorised engine for (b) and (c), both chosen by `auto`, and keeps freed memory in the process (see below).
+- The plain loop, pfl-research and fluke are one process with torch's default number of threads. Flower and fedstale
+  train two clients in parallel.
+- The plain loop and Flower's clients share one function for local training. Flower's actors keep data and model
+  between messages. Flower's server and simulation engine poll every 0.1 s, so a round cannot be much shorter.
+- pfl-research and fluke run their own local training, on batches that we draw by indexing (faster than their usual
+  loaders). fluke keeps one model per client.
+- fluke imports torchvision, which has no build for a torch without CUDA here. We declare the two compiled operators
+  that the import needs, without an implementation; the timed code does not use them.
+- FedStale does more work than the others: it reads and writes a stored update for every participant.
 """
 
 
@@ -81,11 +85,11 @@ def _disagreements(results: list[tables.Entry], apart: dict[str, tuple[int, dict
     told, timed = tables.problems(results, apart), tables.problems(results)
     if told:
         return ["**Checks that failed**:", "", *(f"- {text}" for text in told), ""]
-    agree = "**Checks.** Samples processed are equal, and so are accuracies within their tolerance."
+    agree = "**Checks.** All processed the same number of samples, and their accuracies agree within the tolerance."
     if not timed:
         return [agree, ""]
-    early = "In the timed runs, which are shorter, the accuracy still climbs steeply and was not within it yet:"
-    return [f"{agree} {early}", "", *(f"- {text}" for text in timed), ""]
+    early = "The timed runs are shorter: their accuracies still rise steeply, and these did not agree yet:"
+    return [agree, early, "", *(f"- {text}" for text in timed), ""]
 
 
 def _ran(facts: dict[str, str]) -> str:
@@ -159,18 +163,18 @@ def verdicts(results: list[tables.Entry]) -> list[tuple[str, float, str, bool]]:
 
 
 def _targets(results: list[tables.Entry], facts: dict[str, str]) -> list[str]:
-    lines = ["### Against the bars that were set beforehand", "", "| what | seen | bar | |", "|---|---|---|---|"]
+    lines = ["### Targets that were set beforehand", "", "| what | measured | target | |", "|---|---|---|---|"]
     for what, value, bar, met in verdicts(results):
         lines.append(f"| {what} | {value:.3g} | {bar} | {'met' if met else '**not met**'} |")
-    lines += ["", "Ratios with evaluations included; a bar that is not met is reported as it is."]
+    lines += ["", "Ratios include evaluations."]
     if facts["bfloat16"] == "no":
         lines.append(NO_BFLOAT16)
     return lines
 
 
 NO_BFLOAT16 = """\
-This processor has no bfloat16 instructions, so that torch emulates them: the bar of bfloat16 can only be tried on one
-that has (AVX512-BF16 or AMX). `precision="bfloat16"` warns of it here.\
+This processor has no bfloat16 instructions, so torch emulates them. The bfloat16 target needs a processor with
+AVX512-BF16 or AMX; on others `precision="bfloat16"` prints a warning.\
 """
 
 
@@ -195,7 +199,7 @@ def profile(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
         lines.append(f"| {row['work']} | {row['version']} | {seconds(float(row['seconds']))} | {parts} | {faults} |")
     lines += [
         "",
-        "*batches*: drawing who trains on what. *bookkeeping*: participants, probabilities, metrics, records.",
+        "*batches*: drawing the participants' batches. *bookkeeping*: participants, probabilities, metrics, records.",
         "",
     ]
     ratios = []
@@ -205,17 +209,20 @@ def profile(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
             if version != "now":
                 ratios.append(f"{work}, {version}: {value / own['now']:.2f}×")
     if ratios:
-        lines += ["Time over that of the present version, interleaved: " + "; ".join(ratios) + ".", ""]
+        lines += ["Time relative to the current version, interleaved:", "", *(f"- {text}" for text in ratios), ""]
     return [*lines, IMPROVED]
 
 
 IMPROVED = """\
-What the profile suggested, and what was done. A step of the CNN allocates and frees tens of megabytes, and glibc
-gives their pages back to the system, so that the next step touches every page anew: `training/allocator.py` keeps
-freed memory in the process (two `mallopt` settings, which `simulate` and the commands make for the whole process unless
-`keep_freed_memory` is False; whoever sets malloc's environment variables keeps their own).
-Test samples that lie side by side are evaluated where they lie instead of being copied (`Engine.evaluate`). Rows on
-disk are sliced as plain arrays: `numpy.memmap` spends several times as long on a slice (`memory/rows.py`).
+Changes that this profile led to:
+
+- A step of the CNN allocates and frees tens of megabytes. glibc returns their pages to the system, and the next step
+  has to touch every page again. `training/allocator.py` therefore keeps freed memory in the process, with two `mallopt`
+  settings. `simulate` and the commands set them for the whole process, unless `keep_freed_memory` is False or malloc's
+  environment variables are set.
+- Test samples that are contiguous in memory are evaluated in place instead of being copied (`Engine.evaluate`).
+- Rows on disk are sliced as plain arrays, because a slice of a `numpy.memmap` takes several times as long
+  (`memory/rows.py`).
 """
 
 
@@ -236,11 +243,11 @@ def engines(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
 
 
 ENGINES = """\
-`engine="auto"` must not time anything in a run, because equal seeds are to give equal bits. The three numbers it
-decides by (`training/registry.py`) come from this table: dense networks of up to 200,000 parameters train as one
-program from two clients on, other models of up to 10,000 parameters from eight clients on, everything else one client
-after the other. Above 1, vmap is the faster one. The rule does not look at the participants of a round: they change,
-the bits must not.\
+`engine="auto"` does not time anything during a run, because equal seeds must give equal bits. It decides by three
+numbers (`training/registry.py`) that come from this table: dense networks with up to 200,000 parameters are vectorised
+from two clients on, other models with up to 10,000 parameters from eight clients on, and everything else trains one
+client after the other. The decision does not depend on the participants of a round, because they change from round to
+round. *loop over vmap*: above 1, vmap is faster.\
 """
 
 
