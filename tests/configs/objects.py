@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,13 @@ def make_trace(pairs: list[tuple[int, int]], repeat: bool) -> participation.Trac
     return participation.Trace(N, 8, rounds, clients, repeat)
 
 
+def make_matrix(cells: str) -> participation.Trace:
+    rows = [cells[k : k + N] for k in range(0, len(cells), N)]
+    trace = participation.Trace.from_matrix(rows, names=[f"phone-{k}" for k in range(N)])
+    return replace(trace, round_seconds=43_200.0)
+
+
+matrices = st.text("01?", min_size=4 * N, max_size=4 * N).map(make_matrix)
 processes: dict[str, st.SearchStrategy[Any]] = {
     "Bernoulli": st.builds(participation.Bernoulli, each(inside), labels=labels)
     | st.builds(participation.Bernoulli.two_groups, st.integers(1, 6), inside),
@@ -139,7 +147,10 @@ processes: dict[str, st.SearchStrategy[Any]] = {
     "Correlated": st.builds(participation.Correlated, each(inside), unit, labels, labels=labels),
     "Cyclic": st.builds(participation.Cyclic, each(st.integers(0, 9)), count, inside, inside, unit | each(unit)),
     "TimeVarying": st.builds(participation.TimeVarying, breakpoints, st.none() | count),
-    "Trace": st.builds(make_trace, st.lists(st.tuples(st.integers(0, 7), st.integers(0, N - 1))), st.booleans()),
+    "Trace": st.builds(make_trace, st.lists(st.tuples(st.integers(0, 7), st.integers(0, N - 1))), st.booleans())
+    | matrices,
+    "Bootstrap": st.builds(participation.Bootstrap, matrices, each(st.integers(0, N - 1), 5), st.none() | st.just(2)),
+    "DailyMarkov": st.builds(participation.DailyMarkov, each(inside), each(inside, 4), st.floats(0, 0.9)),
 }
 selections: dict[str, st.SearchStrategy[Any]] = {
     "All": st.just(participation.All()),

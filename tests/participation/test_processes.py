@@ -161,7 +161,7 @@ def test_two_groups_are_those_of_the_paper() -> None:
 
 
 def test_groups_follow_the_probabilities_where_none_are_given() -> None:
-    np.testing.assert_array_equal(Bernoulli([0.1, 0.9, 0.1, 0.5]).participation_groups(), [2, 0, 2, 1])
+    np.testing.assert_array_equal(Bernoulli([0.1, 0.9, 0.1, 0.5]).participation_groups(), [1, 0, 1, 0])
     np.testing.assert_array_equal(Bernoulli.uniform(3, 0.2).participation_groups(), [0, 0, 0])
     labelled = Markov([0.5, 0.5], 0.5, labels=[1, 0])
     np.testing.assert_array_equal(labelled.participation_groups(), [1, 0])

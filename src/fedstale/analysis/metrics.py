@@ -12,6 +12,8 @@ from .estimate import Estimate
 TITLES = {
     "accuracy": "Test accuracy",
     "objective": "Objective Σ α_i F_i",
+    "objective_covered": "Objective over the clients that come",
+    "coverage": "Coverage: weight of the clients that come",
     "accuracy_worst_decile": "Accuracy, worst tenth",
     "test_loss": "Test loss",
     "train_loss": "Training loss",
@@ -51,7 +53,7 @@ def main_metric(names: Container[str]) -> str | None:
 
 def is_share(metric: str) -> bool:
     """Whether a metric is a share, written in percent."""
-    return metric.startswith("accuracy")
+    return metric.startswith("accuracy") or metric == "coverage"
 
 
 def metric_text(metric: str, value: float | Estimate) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..checks import InvalidInput
 from ..terminal import make_console
 from .group import CommandGroup
 from .options import Json, print_json, say
@@ -35,13 +37,23 @@ def list_(json: Json = False) -> None:
 
 
 @app.command()
-def fetch(name: Annotated[str, typer.Argument()]) -> None:
+def fetch(
+    name: Annotated[str, typer.Argument()],
+    folder: Annotated[
+        Path | None, typer.Option("--from", help="A folder that has the files already; they are verified.")
+    ] = None,
+) -> None:
     """Download a data set, verify it and store it in the cache.
 
-    NAME is one that `fedstale data list` shows.
+    NAME is one that `fedstale data list` shows, or phones, the availability of 723 phones.
     """
-    from ..tasks import data
+    from ..tasks import data, phones_file
 
+    if name == phones_file.NAME:
+        say(f"{name}: {phones_file.fetch_phones(folder)} (derived from {phones_file.SOURCE}; {phones_file.LICENCE})")
+        return
+    if folder is not None:
+        raise InvalidInput(f"--from is for {phones_file.NAME}; other data sets are looked for in {data.where()}")
     say(f"{name}: {data.fetch(name)}")
 
 

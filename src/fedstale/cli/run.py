@@ -129,6 +129,7 @@ def _start_or_resume(
 ) -> Run:
     """Begin a run, or go on with one, and run it to the end."""
     from ..simulation import MLflow, TensorBoard
+    from ..simulation.coverage import groups_of
     from ..simulation.progress import RoundProgress
     from ..simulation.stored import begin_run, continue_run
 
@@ -150,6 +151,8 @@ def _start_or_resume(
             f"{settings.task_name}, {settings.label}, {counted(settings.total_rounds, 'round')}, seed {settings.seed}"
         )
         say(f"run {stored_run.id} {verb}: {what}")
+        if settings.participation != "two-groups":
+            say(groups_of(simulation.participation))
     try:
         simulation.run()
         engine = getattr(getattr(simulation.trainer, "engine", None), "resolved_name", None)

@@ -60,6 +60,8 @@ CLASSES: dict[str, type[Any]] = {
         who.TimeVarying,
         who.Breakpoints,
         who.Trace,
+        who.Bootstrap,
+        who.DailyMarkov,
         who.All,
         who.UniformSample,
         who.Fraction,

@@ -1,9 +1,14 @@
 """Who shows up (processes), whom the server asks (selection), what p_i is (estimators): spec §4 and §5."""
 
+from .bootstrap import Bootstrap
+from .daily import DailyMarkov
 from .estimator import Estimator, EstimatorState, KnownProbabilities
 from .estimators import BetaFrequency, FedAUEstimator, Forgetting
 from .frequencies import Frequencies, frequencies, wilson
+from .groups import groups_text
 from .inclusion import averaging_weights
+from .log_summary import LogSummary, summarise
+from .phones import phones, read_phones
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
 from .registry import ESTIMATORS, PROCESSES, SELECTIONS, make, make_estimator, make_selection
 from .selection import All, Fraction, LeastRecent, Participation, Selection, UniformSample
@@ -17,9 +22,11 @@ __all__ = [
     "All",
     "Bernoulli",
     "BetaFrequency",
+    "Bootstrap",
     "Breakpoints",
     "Correlated",
     "Cyclic",
+    "DailyMarkov",
     "Estimator",
     "EstimatorState",
     "FedAUEstimator",
@@ -28,6 +35,7 @@ __all__ = [
     "Frequencies",
     "KnownProbabilities",
     "LeastRecent",
+    "LogSummary",
     "Markov",
     "Participation",
     "Process",
@@ -37,9 +45,13 @@ __all__ = [
     "UniformSample",
     "averaging_weights",
     "frequencies",
+    "groups_text",
     "make",
     "make_estimator",
     "make_selection",
+    "phones",
+    "read_phones",
+    "summarise",
     "two_groups",
     "wilson",
 ]

@@ -160,8 +160,11 @@ class KnownProbabilities(Estimator):
 
     @classmethod
     def of(cls, participation: Participation) -> KnownProbabilities:
-        """Return the p_i of a participation: of the round, p_i(t), where they change with it."""
-        return cls(participation.known if participation.varies else participation.known(0))
+        """Return the p_i of a participation: of the round, p_i(t), where they change with it; 0 for who never comes."""
+        if participation.varies:
+            return cls(participation.known)
+        p = participation.known(0)
+        return cls(p if p.all() else lambda round: p)
 
     def grow(self, state: EstimatorState, num_clients: int) -> None:
         """Add clients; possible only when one number holds for all."""

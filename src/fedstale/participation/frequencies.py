@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import Float, fail, number, positive_int, vector
+from ..checks import Float, fail, number, vector
 from .trace import Trace
 
 
@@ -21,7 +21,7 @@ class Frequencies(NamedTuple):
 
 
 def frequencies(trace: Trace, confidence: float = 0.95) -> Frequencies:
-    """Return each client's share of the rounds of a log, with a Wilson score interval.
+    """Return each client's share of the rounds of a log in which something is known of it, with a Wilson interval.
 
     The interval supposes independent rounds; availability that persists (Markov, diurnal) makes it too
     narrow. A client that never came has frequency 0 and a positive upper limit.
@@ -33,15 +33,17 @@ def frequencies(trace: Trace, confidence: float = 0.95) -> Frequencies:
     confidence
         Coverage of the interval, in (0, 1).
     """
-    return wilson(trace.counts(), trace.num_rounds, confidence)
+    return wilson(trace.counts(), trace.known_rounds(), confidence)
 
 
-def wilson(successes: ArrayLike, trials: int, confidence: float = 0.95) -> Frequencies:
+def wilson(successes: ArrayLike, trials: ArrayLike, confidence: float = 0.95) -> Frequencies:
     """Return successes/trials with the Wilson score interval (Wilson 1927), which stays inside [0, 1]."""
-    n = positive_int("trials", trials)
     k = vector("successes", successes)
+    n = vector("trials", trials, k.size)
+    if (n < 1).any():
+        raise fail("trials", trials, "must be at least 1")
     if (k < 0).any() or (k > n).any():
-        raise fail("successes", successes, f"must lie in 0 … {n}")
+        raise fail("successes", successes, f"must lie in 0 … {n.max():g}")
     level = number("confidence", confidence, 0.0, 1.0, open_low=True)
     if level == 1.0:
         raise fail("confidence", confidence, "must lie in (0, 1)")

@@ -23,9 +23,12 @@ from ..checks import Float, client_count, fail, fraction, positive_int, probabil
 from ..checks import probabilities as check_probabilities
 from ..federation import Ints
 from ..randomness import generator
+from .groups import halves
 from .inclusion import expected_inclusion
 
 _MEMO_SEEDS = 32
+Memo = dict[int, tuple[int, NDArray[np.bool_]]]
+"""The last round that was asked for and who was available in it, by seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +81,29 @@ class Process(ABC):
         """The long-run share of the rounds in which a client can come at all (p_i(t) > 0), shape (N,)."""
         return np.ones(self.num_clients)
 
+    def pairwise(self, round: int | None = None) -> Float:
+        """Return P(i and j are both available), shape (N, N), with p_i on the diagonal.
+
+        Here for clients that are independent given the round. In the long run (None) they need not be independent even
+        then: clients that come at the same time of day come together.
+
+        Parameters
+        ----------
+        round
+            The round, or None for the long-run mean.
+        """
+        rounds = self._mean_rounds() if round is None else range(positive_int("round", round, 0), round + 1)
+        total = np.zeros((self.num_clients, self.num_clients))
+        for t in rounds:
+            total += independent_pairs(self.probabilities(t))
+        return total / len(rounds)
+
     def participation_groups(self) -> Ints:
-        """Return each client's group, shape (N,): 0 for the most frequent clients, then 1, 2, ….
+        """Return each client's group, shape (N,): 0 for the frequent clients, 1 for the rare ones (`halves`).
 
         Label swap follows these groups, so that the rare clients are the ones with different data.
         """
-        _, group = np.unique(-self.probabilities(), return_inverse=True)
-        return group.astype(np.int64)
+        return halves(self.probabilities())
 
     def _mean_rounds(self) -> range:
         """Return the rounds whose mean is the long-run mean; one will do where the marginals never change."""
@@ -145,7 +164,7 @@ class _FixedMarginals(Process):
         return self._p.copy()
 
     def participation_groups(self) -> Ints:
-        """Return the given labels, else one group per distinct p with the most frequent first."""
+        """Return the given labels, else the frequent half and the rare half (`halves`)."""
         return super().participation_groups() if self.labels is None else np.array(self.labels, dtype=np.int64)
 
 
@@ -189,7 +208,7 @@ class Markov(_FixedMarginals):
     """
 
     correlation: ArrayLike
-    _memo: dict[int, tuple[int, NDArray[np.bool_]]] = field(init=False, repr=False, default_factory=dict)
+    _memo: Memo = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -200,29 +219,7 @@ class Markov(_FixedMarginals):
 
     def available(self, seed: int, round: int) -> Ints:
         """Return the sorted indices of the available clients."""
-        positive_int("round", round, 0)
-        refresh = 1.0 - np.asarray(self.correlation)
-        p = self._p
-        on = np.zeros(self.num_clients, dtype=np.bool_)
-        waiting = np.arange(self.num_clients)
-        known_round, known = self._memo.get(seed, (-1, on))
-        if known_round > round:
-            known_round = -1
-        for t in range(round, known_round, -1):
-            draw = generator(seed, "availability", t).random(self.num_clients)[waiting]
-            # One uniform serves both choices: below 1−ρ the client refreshes, and there it is still uniform.
-            chance = refresh[waiting] if t else np.ones(waiting.size)
-            fresh = draw < chance
-            on[waiting[fresh]] = (draw < p[waiting] * chance)[fresh]
-            waiting = waiting[~fresh]
-            if not waiting.size:
-                break
-        on[waiting] = known[waiting]
-        self._memo.pop(seed, None)
-        self._memo[seed] = (round, on)
-        while len(self._memo) > _MEMO_SEEDS:
-            self._memo.pop(next(iter(self._memo)), None)
-        return np.flatnonzero(on)
+        return persistent(self._memo, seed, round, 1.0 - np.asarray(self.correlation), lambda t: self._p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,12 +260,68 @@ class Correlated(_FixedMarginals):
         follows = generator(seed, "availability follows", round).random(self.num_clients) < self.correlation**0.5
         return np.flatnonzero(np.where(follows, shared[groups], draw) < self._p)
 
+    def pairwise(self, round: int | None = None) -> Float:
+        """Return P(i and j) = p_i p_j + ρ(min(p_i, p_j) − p_i p_j) within a group, p_i p_j between groups."""
+        p, groups = self.probabilities(round), np.asarray(self.groups)
+        product = np.outer(p, p)
+        shared = self.correlation * (np.minimum.outer(p, p) - product) * (groups[:, None] == groups[None, :])
+        both: Float = product + shared
+        np.fill_diagonal(both, p)
+        return both
+
     def expected(self, asked: Callable[[Ints], Float], round: int | None = None) -> Float:
         """Refuse: how many come with client i depends on its group, which has no short exact formula."""
         if self.correlation == 0.0:
             return super().expected(asked, round)
         allowed = "a sample of correlated clients has no exact probabilities: use Participation.estimate"
         raise fail("correlation", self.correlation, allowed)
+
+
+def persistent(memo: Memo, seed: int, round: int, refresh: Float, fresh_p: Callable[[int], Float]) -> Ints:
+    """Return who is available when each client keeps its state and now and then draws a fresh one.
+
+    The state in round t is the draw at the client's last refresh, found by looking back from t as far as the last
+    answer for this seed, which the memo keeps; that changes the time, never the answer.
+
+    Parameters
+    ----------
+    memo
+        Where the last answer per seed is kept.
+    seed, round
+        The round.
+    refresh
+        Probability of a fresh draw in a round, shape (N,); in round 0 everybody draws.
+    fresh_p
+        Probability of being there after a fresh draw in a round, shape (N,).
+    """
+    positive_int("round", round, 0)
+    on = np.zeros(refresh.size, dtype=np.bool_)
+    waiting = np.arange(refresh.size)
+    known_round, known = memo.get(seed, (-1, on))
+    if known_round > round:
+        known_round = -1
+    for t in range(round, known_round, -1):
+        draw = generator(seed, "availability", t).random(refresh.size)[waiting]
+        # One uniform serves both choices: below 1−ρ the client refreshes, and there it is still uniform.
+        chance = refresh[waiting] if t else np.ones(waiting.size)
+        fresh = draw < chance
+        on[waiting[fresh]] = (draw < fresh_p(t)[waiting] * chance)[fresh]
+        waiting = waiting[~fresh]
+        if not waiting.size:
+            break
+    on[waiting] = known[waiting]
+    memo.pop(seed, None)
+    memo[seed] = (round, on)
+    while len(memo) > _MEMO_SEEDS:
+        memo.pop(next(iter(memo)), None)
+    return np.flatnonzero(on)
+
+
+def independent_pairs(p: Float) -> Float:
+    """Return p_i p_j, with p_i on the diagonal, shape (N, N)."""
+    both = np.outer(p, p)
+    np.fill_diagonal(both, p)
+    return both
 
 
 def below(seed: int, round: int, p: Float) -> Ints:

@@ -14,6 +14,7 @@ from ..checks import Float, choose, client_count, fail, unknown
 from ..federation import Ints
 from .estimator import Estimator, KnownProbabilities
 from .estimators import BetaFrequency, FedAUEstimator, Forgetting
+from .phones import phones
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
 from .selection import All, Fraction, LeastRecent, Selection, UniformSample
 from .trace import Trace
@@ -29,7 +30,7 @@ def make(name: str, **options: Any) -> Process:
     ----------
     name
         One of `PROCESSES`: "bernoulli", "two-groups", "markov", "cyclic", "correlated", "time-varying",
-        "trace".
+        "trace", "phones".
     **options
         What the process takes. The processes with fixed marginals take `p` (N numbers, or one with
         `num_clients`) or the paper's two groups (`num_clients`, `p_min`, `share`).
@@ -129,9 +130,13 @@ def _time_varying(
 
 
 def _trace(
-    path: str | Path, num_clients: int | None = None, num_rounds: int | None = None, repeat: bool = False
+    path: str | Path,
+    num_clients: int | None = None,
+    num_rounds: int | None = None,
+    repeat: bool = False,
+    round: str | float | None = None,
 ) -> Process:
-    return Trace.from_csv(path, num_clients, num_rounds=num_rounds, repeat=repeat)
+    return Trace.from_csv(path, num_clients, num_rounds=num_rounds, repeat=repeat, round=round)
 
 
 def _fedau_nocutoff() -> Estimator:
@@ -146,6 +151,7 @@ PROCESSES: dict[str, Callable[..., Process]] = {
     "correlated": _correlated,
     "time-varying": _time_varying,
     "trace": _trace,
+    "phones": phones,
 }
 SELECTIONS: dict[str, Callable[..., Selection]] = {
     "all": All,

@@ -1,35 +1,23 @@
-"""Replay of a participation log: plain text, one `round,client` pair per line (spec §5).
+"""Replay of a participation log, and what it holds: who was there, of whom nothing is known, names, times (spec §5).
 
-    # comments and blank lines are skipped
-    round,client
-    0,3
-    0,17
-    2,3
-
-Rounds and clients are numbered from 0; the header is optional; the order of the lines does not matter; a pair
-that appears twice counts once (a device that connected twice in a round took part in it once). A round
-without a line is a round in which nobody came. The comment `# num_rounds=500 num_clients=24`, which
-`Trace.to_csv` writes, keeps empty rounds at the end and clients that never came; arguments given to
-`Trace.from_csv` take precedence.
+How logs are read: `log_files` (CSV), `logs` (names, times, intervals, matrices).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ..checks import MOST_CLIENTS, Float, InvalidInput, client_count, fail, positive_int
+from ..checks import Float, client_count, fail, number, positive_int
 from ..federation import Ints
+from . import logs
+from .log_files import LARGEST_ROUND, read_log
 from .processes import Process, frozen
-
-_LARGEST_ROUND = 2**62
-_SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
 
 
 class Participants(Protocol):
@@ -57,6 +45,13 @@ class Trace(Process):
         The pairs, two integer arrays of equal length in any order; double pairs count once.
     repeat
         After the end: False refuses (the log says nothing about those rounds), True starts over.
+    unknown
+        Where nothing is known of a client: rows (client, first round, round after the last), shape (G, 3). A replay
+        takes these rounds as absent; `frequencies` leaves them out.
+    names
+        What the devices are called, N texts.
+    round_seconds, start_seconds
+        How long a round is, and how long after midnight round 0 begins, where the log has times.
     """
 
     num_clients: int
@@ -64,11 +59,15 @@ class Trace(Process):
     rounds: ArrayLike
     clients: ArrayLike
     repeat: bool = False
+    unknown: ArrayLike | None = field(default=None, kw_only=True)
+    names: Sequence[str] | None = field(default=None, kw_only=True)
+    round_seconds: float | None = field(default=None, kw_only=True)
+    start_seconds: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         n, length = client_count("num_clients", self.num_clients), positive_int("num_rounds", self.num_rounds)
-        if length > _LARGEST_ROUND:
-            raise fail("num_rounds", length, f"must be at most {_LARGEST_ROUND:,}")
+        if length > LARGEST_ROUND:
+            raise fail("num_rounds", length, f"must be at most {LARGEST_ROUND:,}")
         rounds = _indices("rounds", self.rounds, length)
         clients = _indices("clients", self.clients, n)
         if rounds.size != clients.size:
@@ -79,6 +78,97 @@ class Trace(Process):
         first[1:] = (np.diff(rounds) != 0) | (np.diff(clients) != 0)
         object.__setattr__(self, "rounds", frozen(rounds[first]))
         object.__setattr__(self, "clients", frozen(clients[first]))
+        if self.unknown is not None:
+            object.__setattr__(self, "unknown", self._gaps(np.asarray(self.unknown), n, length))
+        if self.names is not None:
+            names = tuple(str(name) for name in self.names)
+            if len(names) != n:
+                raise fail("names", f"{len(names)} names", f"must be one per client ({n})")
+            object.__setattr__(self, "names", names)
+        if self.round_seconds is not None:
+            number("round_seconds", self.round_seconds, 0.0, open_low=True)
+        number("start_seconds", self.start_seconds, 0.0)
+
+    @staticmethod
+    def _gaps(rows: NDArray[Any], num_clients: int, num_rounds: int) -> Ints | None:
+        if not rows.size:
+            return None
+        if rows.ndim != 2 or rows.shape[1] != 3 or rows.dtype.kind not in "iu":
+            raise fail("unknown", f"array of shape {rows.shape}", "must be rows of three integers: client, first, stop")
+        who, first, stop = rows.astype(np.int64).T
+        bad = np.flatnonzero((who < 0) | (who >= num_clients) | (first < 0) | (first >= stop) | (stop > num_rounds))
+        if bad.size:
+            allowed = f"must be a client below {num_clients} and rounds within 0 … {num_rounds}"
+            raise fail(f"unknown[{bad[0]}]", rows[bad[0]].tolist(), allowed)
+        return frozen(rows[np.lexsort((first, who))].astype(np.int64))
+
+    @classmethod
+    def from_matrix(cls, matrix: Any, *, names: Sequence[str] | None = None, repeat: bool = False) -> Trace:
+        """Return the log of a matrix of rounds × clients: 1 there, 0 not, `?`, NaN or -1 where it is not known.
+
+        Parameters
+        ----------
+        matrix
+            Numbers, or one text per round with one character per client.
+        names
+            What the devices are called.
+        repeat
+            Whether to start over after the end.
+        """
+        return cls(**logs.matrix_log(matrix), names=names, repeat=repeat)
+
+    @classmethod
+    def from_intervals(
+        cls,
+        devices: Sequence[Any],
+        starts: Any,
+        ends: Any,
+        round: str | float,
+        *,
+        least: float = 0.5,
+        names: Sequence[str] | None = None,
+        repeat: bool = False,
+    ) -> Trace:
+        """Return the log of devices that were there from some time to another.
+
+        Parameters
+        ----------
+        devices
+            The device of each interval: any names.
+        starts, ends
+            Times: seconds, datetimes, datetime64, or text such as "2026-11-18 04:30:00".
+        round
+            The length of a round: "30min", "1h", or seconds.
+        least
+            The share of a round for which a device must be there to count.
+        names
+            All devices, in their order, those that never came included; default: those of the log, sorted.
+        repeat
+            Whether to start over after the end.
+        """
+        return cls(**logs.interval_log(devices, starts, ends, round, least=least, names=names), repeat=repeat)
+
+    @classmethod
+    def from_pandas(
+        cls, frame: Any, round: str | float | None = None, *, names: Sequence[str] | None = None, repeat: bool = False
+    ) -> Trace:
+        """Return the log of a data frame with the columns of `from_csv`: device with time, or with start and end.
+
+        Parameters
+        ----------
+        frame
+            The data frame; columns named round and client (numbered from 0) need no length of a round.
+        round, names, repeat
+            As for `from_intervals`.
+        """
+        places = logs.kinds_of([str(name) for name in frame.columns])
+        columns = {kind: frame.iloc[:, place].to_numpy() for kind, place in places.items()}
+        if columns.keys() == {"round", "device"} and round is None and names is None:
+            rounds, clients = (np.asarray(columns[kind]) for kind in ("round", "device"))
+            if not rounds.size:
+                raise fail("frame", "no rows", "must have at least one")
+            return cls(int(clients.max()) + 1, int(rounds.max()) + 1, rounds, clients, repeat)
+        return cls(**logs.table_log(columns, round, "frame", names=names), repeat=repeat)
 
     @classmethod
     def from_csv(
@@ -88,8 +178,12 @@ class Trace(Process):
         *,
         num_rounds: int | None = None,
         repeat: bool = False,
+        round: str | float | None = None,
     ) -> Trace:
-        """Read a log (format: see the module).
+        """Read a log: pairs round,client (see `log_files`), or device names with times (see `logs`).
+
+        A log with times has a header with the columns device and time, or device, start and end, in any order and among
+        others, with commas, semicolons or tabs between them.
 
         Parameters
         ----------
@@ -99,35 +193,10 @@ class Trace(Process):
             N and T; default: what the file's comment says, else one more than the largest index in it.
         repeat
             Whether to start over after the end.
+        round
+            The length of a round where the log has times: "30min", "1h", or seconds.
         """
-        if num_clients is not None:
-            client_count("num_clients", num_clients)
-        if num_rounds is not None:
-            positive_int("num_rounds", num_rounds)
-        if not isinstance(path, (str, Path)):
-            raise fail("path", path, "must name a file")
-        try:
-            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
-            raise fail("path", str(path), f"cannot be read as a trace ({reason})") from error
-        for line in lines:
-            if match := _SIZES.match(line.strip()):
-                if max(map(len, match.groups())) > 20 or int(match[1]) > _LARGEST_ROUND or int(match[2]) > MOST_CLIENTS:
-                    raise fail(str(path), line.strip(), f"at most {_LARGEST_ROUND:,} rounds, {MOST_CLIENTS:,} clients")
-                num_rounds = int(match[1]) if num_rounds is None else num_rounds
-                num_clients = int(match[2]) if num_clients is None else num_clients
-                break
-        rounds, clients = _parse(lines, str(path), num_rounds, num_clients)
-        if not rounds and (num_rounds is None or num_clients is None):
-            raise fail("path", str(path), "holds no round,client pair: give num_rounds and num_clients")
-        return cls(
-            num_clients=max(clients) + 1 if num_clients is None else num_clients,
-            num_rounds=max(rounds) + 1 if num_rounds is None else num_rounds,
-            rounds=np.array(rounds, dtype=np.int64),
-            clients=np.array(clients, dtype=np.int64),
-            repeat=repeat,
-        )
+        return cls(**read_log(path, num_clients, num_rounds, round), repeat=repeat)
 
     @classmethod
     def record(cls, source: Process | Participants, seed: int, num_rounds: int) -> Trace:
@@ -146,8 +215,52 @@ class Trace(Process):
     def to_csv(self, path: str | Path) -> None:
         """Write the log so that `from_csv` gives it back whole."""
         pairs = zip(np.asarray(self.rounds).tolist(), np.asarray(self.clients).tolist(), strict=True)
-        head = f"# num_rounds={self.num_rounds} num_clients={self.num_clients}\nround,client\n"
-        Path(path).write_text(head + "".join(f"{t},{i}\n" for t, i in pairs), encoding="utf-8")
+        head = f"# num_rounds={self.num_rounds} num_clients={self.num_clients}\n"
+        rows = [] if self.unknown is None else np.asarray(self.unknown).tolist()
+        head += "".join(f"# unknown client={i} rounds={first}-{stop - 1}\n" for i, first, stop in rows)
+        Path(path).write_text(head + "round,client\n" + "".join(f"{t},{i}\n" for t, i in pairs), encoding="utf-8")
+
+    def matrix(self) -> NDArray[np.bool_]:
+        """Return who was there, shape (T, N)."""
+        there = np.zeros((self.num_rounds, self.num_clients), dtype=np.bool_)
+        there[np.asarray(self.rounds), np.asarray(self.clients)] = True
+        return there
+
+    def known(self) -> NDArray[np.bool_]:
+        """Return of whom something is known, shape (T, N)."""
+        found = np.ones((self.num_rounds, self.num_clients), dtype=np.bool_)
+        for client, first, stop in [] if self.unknown is None else np.asarray(self.unknown).tolist():
+            found[first:stop, client] = False
+        return found
+
+    def known_rounds(self) -> Ints:
+        """Return in how many rounds something is known of each client, shape (N,)."""
+        found = np.full(self.num_clients, self.num_rounds, dtype=np.int64)
+        if self.unknown is not None:
+            who, first, stop = np.asarray(self.unknown).T
+            np.subtract.at(found, who, stop - first)
+        return found
+
+    @property
+    def rounds_per_day(self) -> int | None:
+        """Rounds in a day, where the log has times and a day is a whole number of them."""
+        per_day = None if self.round_seconds is None else logs.DAY / self.round_seconds
+        return None if per_day is None or per_day < 2 or per_day % 1 else int(per_day)
+
+    def name(self, client: int) -> str:
+        """Return what a client is called: its name in the log, else its number."""
+        return str(client) if self.names is None else self.names[client]
+
+    def chosen(self, clients: ArrayLike) -> Trace:
+        """Return the log of some clients, numbered from 0 in the given order; one may be given several times."""
+        members = np.asarray(clients)
+        if members.ndim != 1 or not members.size or members.dtype.kind not in "iu":
+            raise fail("clients", clients, "must be a list of clients")
+        _indices("clients", members, self.num_clients)
+        fields = logs.matrix_log(np.where(self.known(), self.matrix(), -1)[:, members])
+        names = None if self.names is None else [self.names[k] for k in members]
+        fields |= {"round_seconds": self.round_seconds, "start_seconds": self.start_seconds}
+        return type(self)(**fields, names=names, repeat=self.repeat)
 
     def available(self, seed: int, round: int) -> Ints:
         """Return the sorted clients of a round; the seed is ignored."""
@@ -166,6 +279,14 @@ class Trace(Process):
         here = np.zeros(self.num_clients)
         here[self.available(0, round)] = 1.0
         return here
+
+    def pairwise(self, round: int | None = None) -> Float:
+        """Return the share of the rounds in which both clients came, shape (N, N); for a round, 1 or 0."""
+        if round is not None:
+            here = self.probabilities(round)
+            return np.outer(here, here)
+        there = self.matrix().astype(np.float64)
+        return np.asarray(there.T @ there / self.num_rounds)
 
     def expected(self, asked: Callable[[Ints], Float], round: int | None = None) -> Float:
         """Return the mean over the log of X_i · asked(ΣX): exact, because the log is all there is."""
@@ -197,37 +318,3 @@ def _indices(argument: str, value: ArrayLike, limit: int) -> Ints:
     if bad.size:
         raise fail(f"{argument}[{bad[0]}]", int(array[bad[0]]), f"must lie in 0 … {limit - 1}")
     return array.astype(np.int64)
-
-
-def _parse(
-    lines: Iterable[str], path: str, num_rounds: int | None, num_clients: int | None
-) -> tuple[list[int], list[int]]:
-    """Return the pairs; an error names the line."""
-    rounds: list[int] = []
-    clients: list[int] = []
-    top_round = _LARGEST_ROUND if num_rounds is None else num_rounds
-    top_client = MOST_CLIENTS if num_clients is None else num_clients
-    header_allowed = True
-    for number, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        fields = [part.strip() for part in text.split(",")]
-        if header_allowed and [part.lower() for part in fields] == ["round", "client"]:
-            header_allowed = False
-            continue
-        header_allowed = False
-        if len(fields) != 2 or not all(re.fullmatch(r"[+-]?[0-9]{1,30}", part) for part in fields):
-            raise _bad_line(path, number, text, "must be two integers: round,client")
-        t, i = int(fields[0]), int(fields[1])
-        if not 0 <= t < top_round:
-            raise _bad_line(path, number, text, f"the round must lie in 0 … {top_round - 1}")
-        if not 0 <= i < top_client:
-            raise _bad_line(path, number, text, f"the client must lie in 0 … {top_client - 1}")
-        rounds.append(t)
-        clients.append(i)
-    return rounds, clients
-
-
-def _bad_line(path: str, number: int, text: str, allowed: str) -> InvalidInput:
-    return fail(f"{path}, line {number}", text, allowed)

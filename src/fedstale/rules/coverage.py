@@ -30,6 +30,7 @@ def warn_if_uncovered(name: str, caveat: str, p: Float | None, *, of_all: bool =
         Whether they are those of all clients, so that their range can be told; those of the participants of one round
         have another range than those of all.
     """
+    p = None if p is None else p[p > 0.0]  # who never comes has a caveat of its own
     if name in said or p is None or len(p) < 2 or p.max() <= _DIFFERENT * p.min():
         return
     said.add(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,13 @@ import numpy as np
 from .. import configs, rules, training
 from .. import participation as who
 from ..checks import InvalidInput, fail, unknown
-from ..federation import Federation
+from ..federation import Federation, Ints
 from ..state import State
 from ..tasks.defaults import RATES
+from ..tasks.label_swap import group_array
 from ..tasks.names import QUADRATIC, task_names
 from ..tasks.quadratic import Quadratic
+from .coverage import Coverage
 from .history import Record
 from .loop import Callback, Simulation, Trainer
 from .settings import Settings
@@ -38,6 +41,10 @@ def make_participation(settings: Settings) -> who.Participation:
     options = {"num_clients": settings.num_clients, **settings.participation_options}
     if settings.participation in ("two-groups", "bernoulli", "markov", "correlated") and "p" not in options:
         options["p_min"] = settings.p_min
+    if settings.participation == "phones" and options.get("kind") != "model" and "path" not in options:
+        from ..tasks.phones_file import phones_file
+
+        options["path"] = str(phones_file())
     if isinstance(settings.participation, str):
         process = who.make(settings.participation, **options)
     else:
@@ -178,8 +185,12 @@ def build(
         )
     sizes = None if isinstance(task, Quadratic) else task.train.sizes
     federation = Federation(task.num_clients, trainer.num_params, weights=settings.weights, sizes=sizes)
+    if isinstance(trainer, EngineTrainer) and not isinstance(task, Quadratic):
+        trainer.groups = _own_groups(task, participation)
+    coverage = Coverage.of(participation, federation.alpha())
     if isinstance(trainer, EngineTrainer) and settings.objective:
         trainer.alpha = federation.alpha()
+        trainer.covered = None if coverage is None else coverage.alpha
     chooses_later = isinstance(trainer, EngineTrainer) and trainer.engine.resolved_name is None
     simulation = Simulation(
         trainer=trainer,
@@ -198,10 +209,20 @@ def build(
         leave_out=settings.bad_updates == "leave-out",
         resume_from=state,
         keep_records=keep_records,
+        coverage=coverage,
         callbacks=[_NoteEngine(), *callbacks] if chooses_later else callbacks,
     )
     _note_engine(simulation)
     return simulation
+
+
+def _own_groups(task: Task, participation: who.Participation) -> Ints | None:
+    """Who is frequent and who is rare, for a task whose groups are just the two halves of its list of clients."""
+    if not np.array_equal(task.groups, group_array(None, task.num_clients)):
+        return None
+    with suppress(ValueError):  # a schedule without a mean
+        return np.minimum(participation.participation_groups(), 1)
+    return None
 
 
 def _note_engine(simulation: Simulation) -> None:

@@ -18,6 +18,7 @@ from ..tasks.quadratic import Quadratic
 from ..terminal import Bar, make_bar, shows_progress
 from .build import build, make_participation, make_task
 from .comparison import Comparison
+from .coverage import groups_of
 from .history import Record, RoundsInStore
 from .identity import same_runs
 from .loop import Callback, Simulation
@@ -120,9 +121,10 @@ def compare_settings(
     if not asked:
         raise fail("methods", asked, "there must be at least one method to compare")
     every = range(settings.seed, settings.seed + seeds)
-    comparison = Comparison(settings, tuple(asked), every)
+    participation = _participation(settings, given or {})
+    comparison = Comparison(settings, tuple(asked), every, groups=groups_of(participation))
     for method in asked:  # a method that cannot run is told before any runs
-        method.applied(settings, _participation(settings, given or {}))
+        method.applied(settings, participation)
     with _opened(store) as opened, _progress(comparison, progress) as watch:
         for seed in every:
             setting = _Setting.of(settings.replace(seed=seed), given or {})

@@ -41,6 +41,8 @@ class Comparison:
     methods: Sequence[Method]
     seeds: Sequence[int]
     results: dict[Method, dict[int, Result]] = field(default_factory=dict)
+    groups: str = ""
+    """Who is frequent and who is rare: sizes and ranges of p"""
 
     def __repr__(self) -> str:
         """One line: the task, and how much was compared."""
@@ -136,6 +138,7 @@ class Comparison:
             "gap closed": self.gap_closed(method) or Estimate(float("nan"), float("nan")),
             "group 0": cell.over_seeds("accuracy_group0"),
             "group 1": cell.over_seeds("accuracy_group1"),
+            "worst tenth": cell.over_seeds("accuracy_worst_decile"),
             "beta": cell.over_seeds("beta"),
             "bytes": cell.over_seeds("bytes_up", "sum"),
             "bytes down": cell.over_seeds("bytes_down", "sum"),

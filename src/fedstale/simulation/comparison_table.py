@@ -44,7 +44,7 @@ def caption(comparison: Comparison) -> str:
     """Say how many seeds there are, or how far the comparison is."""
     if comparison.done < comparison.total:
         return f"{comparison.done} of {counted(comparison.total, 'run')}"
-    return f"seeds: {len(comparison.seeds)}"
+    return "; ".join(filter(None, (f"seeds: {len(comparison.seeds)}", comparison.groups)))
 
 
 def as_rich(comparison: Comparison, width: int) -> Any:
@@ -89,7 +89,7 @@ def _cells(comparison: Comparison, *, wide: bool) -> _Cells:
     grouped = comparison.metric == "accuracy"
     columns = [("objective", "objective", ".3f"), ("gap closed", "gap closed", ".0%")] if grouped else []
     columns += [("accuracy", "accuracy", ".1%") if grouped else ("excess loss", "excess_loss", ".3g")]
-    columns += [(group_name(1), "group 1", ".1%")] if grouped else []
+    columns += [(group_name(1), "group 1", ".1%"), ("worst tenth", "worst tenth", ".1%")] if grouped else []
     rows = comparison.rows()
     if not wide and not grouped:
         columns.append(("β", "beta", ".2f"))

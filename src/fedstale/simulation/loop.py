@@ -25,6 +25,7 @@ from ..rules import Local, Rule
 from ..rules.coverage import warn_if_uncovered
 from ..screening import screen
 from ..state import State
+from .coverage import Coverage
 from .history import Metrics, Record, RoundsInMemory
 from .update_noise import noise_of_update, other_draws
 
@@ -112,6 +113,8 @@ class Simulation:
     leave_out
         Whether a client whose update cannot be used (NaN, infinite, too large) is left out of the round; otherwise
         the run has diverged.
+    coverage
+        Who never comes, where somebody does not: it is said, and the share of the others is recorded.
     resume_from
         A state to resume from.
     keep_records
@@ -132,6 +135,7 @@ class Simulation:
     memory_error: bool = False
     update_noise: int = 0
     leave_out: bool = False
+    coverage: Coverage | None = None
     resume_from: InitVar[State | None] = None
     callbacks: Sequence[Callback] = ()
     keep_records: bool = True
@@ -205,6 +209,8 @@ class Simulation:
         per_client = None
         if evaluated:
             metrics["server_bytes"] = float(state.nbytes)
+            if self.coverage is not None:
+                metrics["coverage"] = self.coverage.share
             evaluation = self.trainer.evaluate(self.model)
             metrics |= evaluation.metrics
             per_client = evaluation.per_client if self.per_client else None
@@ -298,7 +304,9 @@ class Simulation:
         return reason
 
     def _note_coverage(self) -> None:
-        """Say once, of all clients, that the rule is outside what its paper covers."""
+        """Say who never comes; and once, of all clients, that the rule is outside what its paper covers."""
+        if self.coverage is not None:
+            self.coverage.warn()
         if self.rule.caveat:
             with suppress(ValueError):  # a selection whose probabilities have no closed form
                 p = np.broadcast_to(self.participation.known(self.state.round), self.federation.num_clients)

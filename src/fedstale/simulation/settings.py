@@ -229,7 +229,8 @@ def _participation(given: who.Process | who.Participation) -> dict[str, Any]:
     both = who.Participation.of(given)
     written = {"participation": configs.short_process(both.availability), "num_clients": both.num_clients}
     with suppress(InvalidInput):  # a schedule without a mean
-        written["p_min"] = float(max(both.availability.probabilities().min(), 1e-9))
+        p = both.availability.probabilities()
+        written["p_min"] = float(max(p[p > 0.0].min(initial=1.0), 1e-9))
     return written if isinstance(given, who.Process) else written | configs.short_selection(both.selection)
 
 

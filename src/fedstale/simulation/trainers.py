@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,10 @@ class EngineTrainer:
     task: Task
     alpha: Float | None = None
     """α_i, shape (N,), where the objective is to be evaluated as well: a pass over all training data"""
+    covered: Float | None = None
+    """α_i over the clients that come, summing to 1, where some never do"""
+    groups: Ints | None = None
+    """Who is frequent (0) and who is rare (1), shape (N,), where the task does not say it"""
 
     @property
     def num_params(self) -> int:
@@ -88,9 +92,14 @@ class EngineTrainer:
     def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """Accuracy and loss weighted by test size, overall and per group, and the shares of swapped labels."""
         seen = self.engine.evaluate(model)
+        if self.groups is not None:
+            seen = replace(seen, groups=self.groups[seen.clients])
         metrics = seen.metrics() | self.task.swapped
         if self.alpha is not None:
-            metrics["objective"] = float(self.alpha @ self.engine.evaluate(model, split="train").client_losses)
+            losses = self.engine.evaluate(model, split="train").client_losses
+            metrics["objective"] = float(self.alpha @ losses)
+            if self.covered is not None:
+                metrics["objective_covered"] = float(self.covered @ losses)
         return EvaluationMetrics(metrics, seen.client_accuracies)
 
 

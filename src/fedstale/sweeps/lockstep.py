@@ -25,6 +25,7 @@ from ..federation import Federation, Ints
 from ..participation import Estimator, EstimatorState
 from ..rules import Rule
 from ..simulation.build import make_estimator, make_local_training, make_participation, make_rule, make_task
+from ..simulation.coverage import Coverage
 from ..simulation.history import Metrics
 from ..simulation.loop import before_round, is_evaluated, p_error
 from ..simulation.settings import Settings, make_settings
@@ -150,7 +151,12 @@ class Lockstep:
         self._room = model.buffers(len(filled), self.local[0].batch_size)
         self._test_room = model.buffers(len(filled), len(self._test_x)).outputs
         counts = task.train.sizes
-        self._sample_weights = torch.from_numpy(np.repeat(self.federation.alpha() / counts, counts).astype(np.float32))
+        self._coverage = Coverage.of(self.participation, self.federation.alpha())
+        covered = None if self._coverage is None else self._coverage.alpha
+        over = {"objective": self.federation.alpha()} | ({} if covered is None else {"objective_covered": covered})
+        self._sample_weights = {
+            name: torch.from_numpy(np.repeat(alpha / counts, counts).astype(np.float32)) for name, alpha in over.items()
+        }
 
     def run(self) -> list[Outcome]:
         """Run all rounds; a run whose update is not finite ends there, as it does alone."""
@@ -242,7 +248,9 @@ class Lockstep:
             metrics |= Evaluation(everyone, tested, right, cost, self.task.groups).metrics()
             metrics |= self._swapped[k]
             if objectives is not None:
-                metrics["objective"] = float(objectives[k])
+                metrics |= {name: float(values[k]) for name, values in objectives.items()}
+            if self._coverage is not None:
+                metrics["coverage"] = self._coverage.share
             outcomes[k].rows.append((t, metrics))
 
     def _evaluate(self) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.bool_]], Float]:
@@ -252,15 +260,16 @@ class Lockstep:
         losses = functional.cross_entropy(logits, self._test_labels, reduction="none")
         return (logits.argmax(1) == self._test_labels).numpy(), losses.numpy()
 
-    def _objectives(self) -> Float:
+    def _objectives(self) -> dict[str, Float]:
         """Σ α_i F_i over all training samples, in pieces that stay in the cache, for every run."""
-        total = np.zeros(len(self.models))
+        total = {name: np.zeros(len(self.models)) for name in self._sample_weights}
         for start in range(0, len(self._x), _PIECE):
             piece = slice(start, start + _PIECE)
             x = self._x[piece]
             logits = self.model.forward(self._layers, x, self.model.buffers(len(self.models), len(x)).outputs)
             losses = functional.cross_entropy(logits, self._labels[:, piece], reduction="none")
-            total += (losses @ self._sample_weights[piece]).double().numpy()
+            for name, weights in self._sample_weights.items():
+                total[name] += (losses @ weights[piece]).double().numpy()
         return total
 
 

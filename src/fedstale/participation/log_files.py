@@ -1,0 +1,154 @@
+"""Participation logs as CSV files: `round,client` pairs, or device names with times (spec §5).
+
+    # comments and blank lines are skipped
+    round,client
+    0,3
+    0,17
+    2,3
+
+Rounds and clients are numbered from 0; the header is optional; the order of the lines does not matter; a pair
+that appears twice counts once (a device that connected twice in a round took part in it once). A round
+without a line is a round in which nobody came. The comment `# num_rounds=500 num_clients=24`, which
+`Trace.to_csv` writes, keeps empty rounds at the end and clients that never came; arguments given to
+`Trace.from_csv` take precedence. Rounds in which nothing is known of a client are the comment
+`# unknown client=3 rounds=0-17`. A log whose header names the columns
+device and time, or device, start and end, is cut into rounds (`logs`).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..checks import MOST_CLIENTS, InvalidInput, client_count, fail, positive_int
+from . import logs
+
+LARGEST_ROUND = 2**62
+_SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
+_UNKNOWN = re.compile(r"#\s*unknown client=([0-9]{1,18}) rounds=([0-9]{1,18})-([0-9]{1,18})\s*$")
+
+
+def read_log(
+    path: str | Path, num_clients: int | None, num_rounds: int | None, round: str | float | None
+) -> logs.Fields:
+    """Return the arguments of `Trace` that a file holds."""
+    if num_clients is not None:
+        client_count("num_clients", num_clients)
+    if num_rounds is not None:
+        positive_int("num_rounds", num_rounds)
+    if not isinstance(path, (str, Path)):
+        raise fail("path", path, "must name a file")
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
+        raise fail("path", str(path), f"cannot be read as a trace ({reason})") from error
+    header = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    if _has_times(header):
+        return _extended(_timed(lines, str(path), round), num_clients, num_rounds, str(path))
+    if round is not None:
+        allowed = "the log has no times: its header must name the columns device and time, or device, start and end"
+        raise fail(f"{path}, header", header, allowed)
+    for line in lines:
+        if match := _SIZES.match(line.strip()):
+            if max(map(len, match.groups())) > 20 or int(match[1]) > LARGEST_ROUND or int(match[2]) > MOST_CLIENTS:
+                raise fail(str(path), line.strip(), f"at most {LARGEST_ROUND:,} rounds, {MOST_CLIENTS:,} clients")
+            num_rounds = int(match[1]) if num_rounds is None else num_rounds
+            num_clients = int(match[2]) if num_clients is None else num_clients
+            break
+    rounds, clients = _parse(lines, str(path), num_rounds, num_clients)
+    if not rounds and (num_rounds is None or num_clients is None):
+        raise fail("path", str(path), "holds no round,client pair: give num_rounds and num_clients")
+    fields: logs.Fields = {
+        "num_clients": max(clients) + 1 if num_clients is None else num_clients,
+        "num_rounds": max(rounds) + 1 if num_rounds is None else num_rounds,
+        "rounds": np.array(rounds, dtype=np.int64),
+        "clients": np.array(clients, dtype=np.int64),
+    }
+    unknown = _unknown_rows(lines)
+    return fields if unknown is None else {**fields, "unknown": unknown}
+
+
+def _extended(fields: logs.Fields, num_clients: int | None, num_rounds: int | None, path: str) -> logs.Fields:
+    """Add clients who never came and rounds in which nobody did."""
+    n, length = num_clients or fields["num_clients"], num_rounds or fields["num_rounds"]
+    if n < fields["num_clients"] or length < fields["num_rounds"]:
+        what = f"{fields['num_clients']} devices, {fields['num_rounds']} rounds"
+        raise fail(path, what, f"more than the {n} clients and {length} rounds that are asked for")
+    more = tuple(f"not in the log {k}" for k in range(1, n - fields["num_clients"] + 1))
+    return {**fields, "num_clients": n, "num_rounds": length, "names": (*fields["names"], *more)}
+
+
+def _has_times(header: str) -> bool:
+    """Whether the first line of a log names columns with times."""
+    kinds = logs.kinds_of(_split(header))
+    return "device" in kinds and ("time" in kinds or {"start", "end"} <= kinds.keys())
+
+
+def _split(line: str, like: str | None = None) -> list[str]:
+    """Cut a line at the commas, semicolons or tabs that it, or the line that it is like, has most of."""
+    return next(csv.reader([line], delimiter=max(",;\t", key=(like or line).count)), [])
+
+
+def _timed(lines: Sequence[str], path: str, round: str | float | None) -> logs.Fields:
+    """Read a log with device names and times; an error names the line."""
+    kept = [(place, line) for place, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
+    head = kept[0][1]
+    header = _split(head)
+    places = {kind: place for kind, place in logs.kinds_of(header).items() if kind != "round"}
+    columns: dict[str, list[str]] = {kind: [] for kind in places}
+    for place, line in kept[1:]:
+        cells = _split(line, head)
+        if len(cells) != len(header):
+            raise _bad_line(path, place, line.strip(), f"must have {len(header)} columns, as the header has")
+        for kind, column in places.items():
+            if not cells[column].strip():
+                raise _bad_line(path, place, line.strip(), f"its {header[column].strip()} is missing")
+            columns[kind].append(cells[column].strip())
+    if len(kept) == 1:
+        raise fail("path", path, "holds no line but the header")
+    return logs.table_log(columns, round, path)
+
+
+def _unknown_rows(lines: Iterable[str]) -> ArrayLike | None:
+    found = [match.groups() for line in lines if (match := _UNKNOWN.match(line.strip()))]
+    return np.array([(int(i), int(a), int(b) + 1) for i, a, b in found], dtype=np.int64) if found else None
+
+
+def _parse(
+    lines: Iterable[str], path: str, num_rounds: int | None, num_clients: int | None
+) -> tuple[list[int], list[int]]:
+    """Return the pairs; an error names the line."""
+    rounds: list[int] = []
+    clients: list[int] = []
+    top_round = LARGEST_ROUND if num_rounds is None else num_rounds
+    top_client = MOST_CLIENTS if num_clients is None else num_clients
+    header_allowed = True
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        fields = [part.strip() for part in text.split(",")]
+        if header_allowed and [part.lower() for part in fields] == ["round", "client"]:
+            header_allowed = False
+            continue
+        header_allowed = False
+        if len(fields) != 2 or not all(re.fullmatch(r"[+-]?[0-9]{1,30}", part) for part in fields):
+            raise _bad_line(path, number, text, "must be two integers: round,client")
+        t, i = int(fields[0]), int(fields[1])
+        if not 0 <= t < top_round:
+            raise _bad_line(path, number, text, f"the round must lie in 0 … {top_round - 1}")
+        if not 0 <= i < top_client:
+            raise _bad_line(path, number, text, f"the client must lie in 0 … {top_client - 1}")
+        rounds.append(t)
+        clients.append(i)
+    return rounds, clients
+
+
+def _bad_line(path: str, number: int, text: str, allowed: str) -> InvalidInput:
+    return fail(f"{path}, line {number}", text, allowed)

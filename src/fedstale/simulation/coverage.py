@@ -1,0 +1,67 @@
+"""Whom the objective is about: clients that never come are coverage lost, and no rule can make up for it.
+
+A rule learns from those who come. With weights 1/p_i its mean update is that of Σ α_i F_i over the clients that come;
+the metric `objective` is over all clients, `objective_covered` over those who come, their α_i scaled to a sum of 1.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..checks import Float
+from ..federation import Ints
+from ..participation import Participation, groups_text
+
+
+class CoverageLost(UserWarning):
+    """Some clients never come."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Which clients never come, and what the others are of the objective.
+
+    Attributes
+    ----------
+    never
+        The clients that never come, sorted.
+    share
+        Σ α_i over those who come.
+    alpha
+        α_i over those who come, summing to 1, and 0 for the others, shape (N,).
+    """
+
+    never: Ints
+    share: float
+    alpha: Float
+
+    @classmethod
+    def of(cls, participation: Participation, alpha: Float) -> Coverage | None:
+        """Look who never comes; None where everybody does, or where it is not known."""
+        try:
+            p = participation.availability.probabilities()
+        except ValueError:  # a schedule without a mean
+            return None
+        never = np.flatnonzero(p == 0.0)
+        comes = np.where(p > 0.0, alpha, 0.0)
+        return cls(never, float(comes.sum()), comes / comes.sum()) if never.size and comes.sum() > 0.0 else None
+
+    def warn(self) -> None:
+        """Say it."""
+        n = self.alpha.size
+        text = (
+            f"{self.never.size} of {n} clients never come: coverage {self.share:.0%}. No rule learns from them. The "
+            f"objective is over all {n} clients, objective_covered over the {n - self.never.size} that come"
+        )
+        warnings.warn(text, CoverageLost, stacklevel=4)
+
+
+def groups_of(participation: Participation) -> str:
+    """Say who is frequent and who is rare, with sizes and ranges of p; nothing where p has no mean."""
+    try:
+        return groups_text(participation.availability.probabilities(), participation.participation_groups())
+    except ValueError:  # a schedule without a mean
+        return ""

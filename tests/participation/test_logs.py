@@ -1,0 +1,167 @@
+"""Logs as devices write them: names, times, intervals, matrices, data frames."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstale.checks import InvalidInput
+from fedstale.participation import Trace, frequencies
+from fedstale.participation.logs import duration
+
+
+def rounds_of(trace: Trace) -> list[list[str]]:
+    return [[trace.name(int(i)) for i in trace.available(0, t)] for t in range(trace.num_rounds)]
+
+
+def test_a_matrix_knows_what_is_not_known() -> None:
+    trace = Trace.from_matrix(["10?", "1?0", "0?1"], names=["a", "b", "c"])
+    assert rounds_of(trace) == [["a"], ["a"], ["c"]]
+    np.testing.assert_array_equal(trace.known(), [[1, 1, 0], [1, 0, 1], [1, 0, 1]])
+    np.testing.assert_array_equal(trace.known_rounds(), [3, 1, 2])
+    # In the replay an unknown round is an absence; the frequency is of what is known.
+    np.testing.assert_allclose(trace.probabilities(), [2 / 3, 0, 1 / 3])
+    np.testing.assert_allclose(frequencies(trace).probabilities, [2 / 3, 0, 1 / 2])
+    same = Trace.from_matrix(np.array([[1, 0, np.nan], [1, -1, 0], [0, -1, 1]]))
+    np.testing.assert_array_equal(same.known(), trace.known())
+    assert Trace.from_matrix(np.eye(2, dtype=bool)).unknown is None
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_a_matrix_is_kept_by_csv_and_by_choosing(tmp_path_factory, rounds, clients, random) -> None:  # type: ignore[no-untyped-def]
+    lines = ["".join(random.choice("01?") for _ in range(clients)) for _ in range(rounds)]
+    trace = Trace.from_matrix(lines)
+    file = tmp_path_factory.mktemp("log") / "log.csv"
+    trace.to_csv(file)
+    for again in (Trace.from_csv(file), trace.chosen(np.arange(clients))):
+        np.testing.assert_array_equal(again.matrix(), trace.matrix())
+        np.testing.assert_array_equal(again.known(), trace.known())
+    twice = trace.chosen([clients - 1, clients - 1])
+    np.testing.assert_array_equal(twice.matrix(), trace.matrix()[:, [-1, -1]])
+
+
+@pytest.mark.parametrize("bad", [["10", "1"], ["12"], [[0.5]], [1, 0], [["a"]]])
+def test_a_bad_matrix_is_refused(bad: object) -> None:
+    with pytest.raises(InvalidInput, match="matrix"):
+        Trace.from_matrix(bad)
+
+
+def test_intervals_count_by_the_share_of_a_round() -> None:
+    # Round 0 is 10:00 to 10:30. a: 25 of 30 minutes, then 20; b: 29 of the second; overlapping intervals are one.
+    trace = Trace.from_intervals(
+        ["a", "b", "a", "a"],
+        ["2026-01-01 10:05", "2026-01-01 10:31", "2026-01-01 11:00", "2026-01-01 11:10"],
+        ["2026-01-01 10:50", "2026-01-01 11:02", "2026-01-01 11:12", "2026-01-01 11:14"],
+        "30min",
+    )
+    assert rounds_of(trace) == [["a"], ["a", "b"], []]
+    assert (trace.round_seconds, trace.start_seconds, trace.rounds_per_day) == (1800.0, 36000.0, 48)
+    strict = Trace.from_intervals(["a"], [0], [1750], 1800, least=0.99)
+    assert rounds_of(strict) == [[]]
+    assert rounds_of(Trace.from_intervals(["a"], [0], [1], 1800, least=0.0)) == [["a"]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300), st.integers(0, 90)), min_size=1, max_size=20))
+def test_intervals_against_counting_minutes(intervals: list[tuple[int, int, int]]) -> None:
+    devices, starts, lengths = (list(column) for column in zip(*intervals, strict=True))
+    ends = [a + b for a, b in zip(starts, lengths, strict=True)]
+    trace = Trace.from_intervals(devices, np.multiply(starts, 60), np.multiply(ends, 60), "30min")
+    first = min(starts) // 30
+    there = np.zeros((trace.num_clients, 400 + 90), dtype=bool)
+    for device, a, b in zip(devices, starts, ends, strict=True):
+        there[list(trace.names or ()).index(str(device)), a:b] = True
+    for t in range(trace.num_rounds):
+        minutes = there[:, 30 * (first + t) : 30 * (first + t + 1)].sum(axis=1)
+        np.testing.assert_array_equal(trace.matrix()[t], minutes >= 15)
+
+
+LOG = """# a log of two phones
+time;phone;battery
+2026-11-18 23:40:00;phone-10;90
+2026-11-18 23:50:00;phone-2;80
+2026-11-19 00:10:00;phone-2;70
+"""
+
+
+def test_a_file_with_names_and_times(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(LOG, encoding="utf-8")
+    trace = Trace.from_csv(file, round="30min")
+    assert trace.names == ("phone-2", "phone-10")
+    assert rounds_of(trace) == [["phone-2", "phone-10"], ["phone-2"]]
+    more = Trace.from_csv(file, 3, num_rounds=4, round="30min")
+    assert more.name(2) == "not in the log 1"
+    np.testing.assert_allclose(more.probabilities(), [0.5, 0.25, 0.0])
+    file.write_text("start,end,device\n0,3600,x\n1800,5400,y\n", encoding="utf-8")
+    assert rounds_of(Trace.from_csv(file, round="30min")) == [["x"], ["x", "y"], ["y"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (LOG, {}, "give the length of a round"),
+        (LOG, {"round": "soon"}, "round = 'soon'"),
+        (LOG, {"round": "30min", "num_clients": 1}, "2 devices"),
+        ("round,client\n0,1\n", {"round": "30min"}, "the log has no times"),
+        ("time,device\nyesterday,a\n", {"round": "1h"}, "time 1 = 'yesterday'"),
+        ("time,device\n5,\n", {"round": "1h"}, "line 2.*device is missing"),
+        ("time,device\n5,a,3\n", {"round": "1h"}, "line 2.*must have 2 columns"),
+        ("time,device\n", {"round": "1h"}, "no line but the header"),
+        ("time,device\n2026-01-01T00:00Z,a\n2026-01-01T00:00,b\n", {"round": "1h"}, "with and without a time zone"),
+        ("start,end,device\n5,2,a\n", {"round": "1h"}, "ends before it begins"),
+        ("start,end,device\n0,1e15,a\n", {"round": "1s"}, "choose a longer one"),
+    ],
+)
+def test_a_wrong_log_is_one_clear_line(tmp_path: Path, text: str, options: dict[str, object], message: str) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidInput, match=message) as caught:
+        Trace.from_csv(file, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_times_of_every_kind_are_the_same() -> None:
+    start = datetime(2026, 3, 1, 5, tzinfo=UTC)
+    times = [start, start + timedelta(hours=2)]
+    kinds = [
+        times,
+        [moment.isoformat() for moment in times],
+        [moment.timestamp() for moment in times],
+        [str(moment.timestamp()) for moment in times],
+        np.array([moment.replace(tzinfo=None) for moment in times], dtype="datetime64[s]"),
+    ]
+    for kind in kinds:
+        trace = Trace.from_intervals(["a", "b"], kind, kind, "1h", least=0.0)
+        assert rounds_of(trace) == [["a"], [], ["b"]]
+        assert trace.start_seconds == 5 * 3600
+
+
+def test_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"device": ["a", "b"], "time": pandas.to_datetime(["2026-01-01 00:10", "2026-01-01 01:00"])}
+    )
+    assert rounds_of(Trace.from_pandas(frame, "30min")) == [["a"], [], ["b"]]
+    assert rounds_of(Trace.from_pandas(frame, "30min", names=["c", "b", "a"])) == [["a"], [], ["b"]]
+    pairs = pandas.DataFrame({"round": [0, 2], "client": [1, 0]})
+    assert rounds_of(Trace.from_pandas(pairs)) == [["1"], [], ["0"]]
+    with pytest.raises(InvalidInput, match="not among the names"):
+        Trace.from_pandas(frame, "30min", names=["a"])
+    with pytest.raises(InvalidInput, match="needs the columns"):
+        Trace.from_pandas(pandas.DataFrame({"x": [1]}), "30min")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30min", 1800), ("1 h", 3600), ("2 days", 172800), ("90s", 90), (5, 5)])
+def test_lengths_of_time(text: object, seconds: float) -> None:
+    assert duration("round", text) == seconds
+
+
+@pytest.mark.parametrize("bad", ["", "h", "-3min", "0s", "3 weeks", None, float("nan")])
+def test_lengths_that_are_none(bad: object) -> None:
+    with pytest.raises(InvalidInput, match="round"):
+        duration("round", bad)

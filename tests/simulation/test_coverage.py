@@ -1,0 +1,107 @@
+"""Clients that never come: counted, said, and the objective says over whom it is; groups of a realistic log."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedstale as fs
+from fedstale.checks import InvalidInput
+from fedstale.participation import Bernoulli, DailyMarkov, KnownProbabilities, Participation, Trace
+from fedstale.simulation.build import build
+from fedstale.simulation.coverage import Coverage, CoverageLost
+from fedstale.simulation.settings import make_settings
+from fedstale.sweeps.batches import run_batch
+from fedstale.tasks.data import DataUnavailable
+from fedstale.tasks.phones_file import fetch_phones, phones_file
+from tests.shared_data import shared_file
+
+LOG = Trace.from_matrix(["1100", "0100", "1000", "1100"])
+"""The last two never come."""
+
+
+def test_who_never_comes_is_counted_and_said() -> None:
+    alpha = np.array([0.1, 0.2, 0.3, 0.4])
+    found = Coverage.of(Participation(LOG), alpha)
+    assert found is not None
+    assert found.never.tolist() == [2, 3]
+    assert found.share == pytest.approx(0.3)
+    np.testing.assert_allclose(found.alpha, [1 / 3, 2 / 3, 0, 0])
+    assert Coverage.of(Participation(Bernoulli.uniform(4, 0.5)), alpha) is None
+    with pytest.warns(CoverageLost, match="2 of 4 clients never come: coverage 50%.*over all 4 .*over the 2 that come"):
+        run = fs.simulate("digits", participation=LOG, rounds=4, evaluate_every=2)
+    assert run.final("coverage") == 0.5
+    assert run.final("objective") != run.final("objective_covered")
+
+
+def test_nothing_is_said_where_everybody_comes() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CoverageLost)
+        run = fs.simulate("digits", p_min=0.5, rounds=2)
+    assert "coverage" not in run.metrics
+    assert "objective_covered" not in run.metrics
+
+
+def test_lock_step_records_the_same(tmp_path: Path) -> None:
+    LOG.to_csv(tmp_path / "log.csv")
+    settings = make_settings(
+        task="digits", participation="trace", participation_options={"path": str(tmp_path / "log.csv")}, num_clients=4,
+        rounds=4, rule="u-fedavg",
+    )  # fmt: skip
+    together = run_batch([settings.record()], lockstep=True)[0]
+    alone = run_batch([settings.record()], lockstep=False)[0]
+    for (t, one), (other, two) in zip(together.rows, alone.rows, strict=True):
+        assert t == other
+        for name in ("coverage", "objective", "objective_covered"):
+            assert one[name] == pytest.approx(two[name], rel=1e-5)
+
+
+def test_a_client_that_cannot_come_is_refused_when_it_does() -> None:
+    known = KnownProbabilities.of(Participation(LOG))
+    np.testing.assert_allclose(known.probabilities(known.init(4), np.arange(4)), [0.75, 0.75, 0, 0])
+    with pytest.raises(InvalidInput, match=r"p\[1\] = 0"):
+        KnownProbabilities([0.5, 0.0])
+    simulation = build(make_settings(task="digits", participation=LOG, rounds=3))
+    simulation.participation = Participation(Bernoulli.uniform(4, 1.0))
+    with pytest.raises(InvalidInput, match="probabilities"):
+        simulation.step()
+
+
+def test_the_rare_half_of_a_log_has_other_labels() -> None:
+    p = np.geomspace(0.05, 1.0, 24)
+    simulation = build(make_settings(task="digits", participation=Bernoulli(p), rounds=1, swap=1.0))
+    np.testing.assert_array_equal(simulation.trainer.task.groups, p < np.median(p))  # type: ignore[attr-defined]
+    found = fs.compare("digits", "fedavg", Bernoulli(p), rounds=2, seeds=1)
+    assert "frequent: 12 clients, p 0.239 to 1; rare: 12 clients, p 0.05 to 0.21" in " ".join(str(found).split())
+    assert "worst tenth" in found.records()[0]
+
+
+def test_a_task_of_ones_own_is_told_by_participation() -> None:
+    p = np.array([0.1, 1.0, 0.2, 0.9])
+    task = fs.tasks.make("digits", num_clients=4)
+    simulation = build(make_settings(task="digits", num_clients=4, participation=Bernoulli(p), rounds=1), task=task)
+    np.testing.assert_array_equal(simulation.trainer.groups, [1, 0, 1, 0])  # type: ignore[attr-defined]
+    own = fs.tasks.make("digits", num_clients=4, groups=[1, 1, 0, 1])
+    simulation = build(make_settings(task="digits", num_clients=4, participation=Bernoulli(p), rounds=1), task=own)
+    assert simulation.trainer.groups is None  # type: ignore[attr-defined]
+
+
+def test_phones_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSTALE_DATA", str(tmp_path / "cache"))
+    model = make_settings(participation="phones", participation_options={"kind": "model"}, num_clients=8, rounds=2)
+    assert isinstance(build(model).participation.availability, DailyMarkov)
+    with pytest.raises(DataUnavailable, match=r"no site has it.*--from FOLDER"):
+        build(model.replace(participation_options={}))
+    (tmp_path / "availability-phones.txt").write_text("10\n")
+    with pytest.raises(DataUnavailable, match="SHA-256 does not begin 7179b666"):
+        fetch_phones(tmp_path)
+    with pytest.raises(DataUnavailable, match="there is no availability-phones"):
+        fetch_phones(tmp_path / "nowhere")
+    kept = fetch_phones(shared_file("availability-phones.txt").parent)
+    assert kept == phones_file() == fetch_phones()
+    with pytest.warns(CoverageLost):
+        first = fs.simulate("digits", participation="phones", rounds=3, store=tmp_path / "store")
+    assert first.reason == "finished"
