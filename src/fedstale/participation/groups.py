@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..checks import Float, counted
 from ..federation import Ints
 
-GROUPS = ("frequent", "rare")
+_GROUPS = ("frequent", "rare")
 
 
 def halves(p: Float) -> Ints:
@@ -37,7 +37,7 @@ def groups_text(p: ArrayLike, groups: ArrayLike) -> str:
     parts = []
     for number in np.unique(group):
         own = chance[group == number]
-        name = GROUPS[number] if number < len(GROUPS) else f"group {number}"
+        name = _GROUPS[number] if number < len(_GROUPS) else f"group {number}"
         low, high = float(own.min()), float(own.max())
         range_ = f"p {low:.3g}" if low == high else f"p {low:.3g} to {high:.3g}"
         never = int((own == 0.0).sum())

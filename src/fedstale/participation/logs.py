@@ -65,17 +65,17 @@ def table_log(columns: Mapping[str, Sequence[Any]], length: Any, where: str, **o
         return interval_log(columns["device"], columns["start"], columns["end"], length, where=where, **options)
     if "device" in columns and "time" in columns:
         options.pop("least", None)
-        return visit_log(columns["device"], columns["time"], length, where=where, **options)
+        return _visit_log(columns["device"], columns["time"], length, where=where, **options)
     known = "; ".join(f"{kind}: {', '.join(names[:4])}" for kind, names in COLUMNS.items())
     allowed = f"needs the columns device and time, device, start and end, or round and client ({known})"
     raise fail(where, list(columns), allowed)
 
 
-def visit_log(
+def _visit_log(
     devices: Sequence[Any], times: Any, length: Any, *, names: Sequence[Any] | None = None, where: str = "log"
 ) -> Fields:
     """Return the rounds in which devices were seen at some time."""
-    seconds, at = _length(length, where), seconds_of(f"{where}, time", times)
+    seconds, at = _length(length, where), _seconds_of(f"{where}, time", times)
     clients, known = _numbered(devices, names, where)
     if at.size != clients.size or not at.size:
         raise fail(where, f"{clients.size} devices, {at.size} times", "must be as many, and at least one")
@@ -96,7 +96,7 @@ def interval_log(
 ) -> Fields:
     """Return the rounds of which devices were there for at least the share `least`."""
     seconds = _length(length, where)
-    begin, stop = seconds_of(f"{where}, start", starts), seconds_of(f"{where}, end", ends)
+    begin, stop = _seconds_of(f"{where}, start", starts), _seconds_of(f"{where}, end", ends)
     clients, known = _numbered(devices, names, where)
     if not begin.size == stop.size == clients.size or not begin.size:
         sizes = f"{clients.size} devices, {begin.size} starts, {stop.size} ends"
@@ -136,11 +136,11 @@ def matrix_log(matrix: Any) -> Fields:
     rounds, clients = np.nonzero(there)
     fields: Fields = {"num_clients": cells.shape[1], "num_rounds": cells.shape[0], "rounds": rounds, "clients": clients}
     if unknown.any():
-        fields["unknown"] = runs_of(unknown)
+        fields["unknown"] = _runs_of(unknown)
     return fields
 
 
-def runs_of(mask: NDArray[np.bool_]) -> Ints:
+def _runs_of(mask: NDArray[np.bool_]) -> Ints:
     """Return where a mask of rounds × clients is true: rows (client, first round, round after the last)."""
     edge = np.zeros((1, mask.shape[1]), dtype=np.int8)
     change = np.diff(np.concatenate([edge, mask.astype(np.int8), edge]), axis=0)
@@ -149,7 +149,7 @@ def runs_of(mask: NDArray[np.bool_]) -> Ints:
     return np.stack([clients, first, stop], axis=1).astype(np.int64)
 
 
-def seconds_of(argument: str, values: Any) -> Float:
+def _seconds_of(argument: str, values: Any) -> Float:
     """Read times as seconds: numbers, datetime64, datetimes, or text that is a number or ISO 8601."""
     array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     if array.ndim != 1:

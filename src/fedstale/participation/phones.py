@@ -26,7 +26,6 @@ from .trace import Trace
 
 FILE = "availability-phones.txt"
 SHA256 = "7179b6661ad450d9bba408170786b2d5b598f363f8063796ab25a8c7346b1827"
-SIZE = 174_484
 _HALF_HOUR = 1800.0
 _PHONES = 723
 _MODEL: dict[str, Any] = {"mean_p": 0.0805, "never": 0.2918, "stays": 0.6942, "rounds": 198}
@@ -95,7 +94,7 @@ def read_phones(path: str | Path) -> Trace:
     return replace(Trace.from_matrix(lines), round_seconds=_HALF_HOUR)
 
 
-def verified_phones(path: str | Path) -> Trace:
+def _verified_phones(path: str | Path) -> Trace:
     """Read the file of the FLASH phones, and no other: its SHA-256 is known."""
     return _verified(str(path), Path(path).stat().st_mtime_ns if Path(path).exists() else 0)
 
@@ -142,7 +141,7 @@ def phones(
         return DailyMarkov.of_statistics(n, **_MODEL, profile=_PROFILE, seed=devices)
     if path is None:
         raise fail("path", None, f"must name {FILE}")
-    trace = verified_phones(path)
+    trace = _verified_phones(path)
     kinds: dict[str, Callable[[], Process]] = {
         "bootstrap": lambda: Bootstrap.sample(trace, n, seed=devices, only_seen=only_seen),
         "replay": lambda: _replay(trace, n, devices, only_seen, repeat),

@@ -95,7 +95,7 @@ class Process(ABC):
         rounds = self._mean_rounds() if round is None else range(positive_int("round", round, 0), round + 1)
         total = np.zeros((self.num_clients, self.num_clients))
         for t in rounds:
-            total += independent_pairs(self.probabilities(t))
+            total += _independent_pairs(self.probabilities(t))
         return total / len(rounds)
 
     def participation_groups(self) -> Ints:
@@ -317,7 +317,7 @@ def persistent(memo: Memo, seed: int, round: int, refresh: Float, fresh_p: Calla
     return np.flatnonzero(on)
 
 
-def independent_pairs(p: Float) -> Float:
+def _independent_pairs(p: Float) -> Float:
     """Return p_i p_j, with p_i on the diagonal, shape (N, N)."""
     both = np.outer(p, p)
     np.fill_diagonal(both, p)

@@ -4,6 +4,7 @@ from .build import build
 from .callbacks import EarlyStop, MLflow, StoreRun, TensorBoard
 from .comparing import compare, compare_settings
 from .comparison import Comparison
+from .coverage import CoverageLost
 from .history import Record
 from .loop import Callback, EvaluationMetrics, Simulation, Trainer
 from .methods import Method
@@ -14,6 +15,7 @@ from .stored import LostRounds
 __all__ = [
     "Callback",
     "Comparison",
+    "CoverageLost",
     "EarlyStop",
     "EvaluationMetrics",
     "LostRounds",
