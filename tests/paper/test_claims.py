@@ -14,7 +14,7 @@ from fedstale.analysis import HeatMap, tuned, verdicts
 from fedstale.analysis.evidence import NONE, Evidence, all_positive, stacked
 from fedstale.analysis.heatmap import ratio
 from fedstale.analysis.verdicts import AT_EDGE, HELD, NOT_DECIDED, NOT_HELD, Claim, Finding, judged
-from fedstale.paper import claims
+from fedstale.paper import auto_claims, claims, differences
 from fedstale.paper.fig1 import METHODS
 
 from .synthetic import Accuracy, as_the_paper_says, measured
@@ -122,7 +122,9 @@ def test_p_values_are_uniform_where_chance_alone_decides() -> None:
     for world in range(100):
         grid = table(noise(world), seeds=7, **FIXED)
         leads.append(claims._prevailing(claims._deviations(grid, list(grid.cells)))[0].in_favour)
-        slopes.append(claims._trend(grid, list(grid.cells), 1, lambda place: math.log10(ratio(place[0])), -1.0)[2].p)
+        slopes.append(
+            differences.trend(grid, list(grid.cells), 1, lambda place: math.log10(ratio(place[0])), -1.0)[2].p
+        )
     smooth = (
         np.array(leads) - np.random.default_rng(0).random(100) / 2**7
     )  # from steps of 1/128 to a continuous variable
@@ -167,7 +169,7 @@ def test_guideline_b_does_not_rest_on_one_column() -> None:
     assert "guideline B" in row.claim
     assert row.evidence.p > 0.1
     assert "to -0.00 with one p_min or σ̂²_g left out" in row.measured
-    whole = claims.slope(
+    whole = differences.slope(
         table(one_column), [[(p, 0.0) for p in (0.5, 0.05, 0.002)]], lambda place: -math.log10(place[0])
     )
     assert all_positive(-stacked([whole])).p < 0.01  # what the old judgement went by
@@ -205,17 +207,17 @@ def test_a_lower_optimum_with_estimated_probabilities() -> None:
 
 def test_auto_is_judged_in_its_worst_cell() -> None:
     good = table(as_the_paper_says)
-    assert judge(claims.auto_findings(good))[0] == HELD
+    assert judge(auto_claims.auto_findings(good))[0] == HELD
 
     def slips(p: float, swap: float, beta: float | str, seed: int, lr: float) -> float:
         fallen = 0.2 if beta == "auto" and (p, swap) == (0.02, 0.4) else 0.0
         return as_the_paper_says(p, swap, beta, seed, lr) - fallen
 
-    first, second = claims.auto_findings(table(slips))
+    first, second = auto_claims.auto_findings(table(slips))
     assert judge([first, second]) == [NOT_HELD, NOT_HELD]
     assert "p_min 0.02, swap 0.4; more than 0.5 below in 1" in first.measured
-    assert claims.auto_findings(table(as_the_paper_says, betas=(0.0, 1.0))) == []
-    part = claims.auto_findings(table(as_the_paper_says, p_min=(0.5,)))
+    assert auto_claims.auto_findings(table(as_the_paper_says, betas=(0.0, 1.0))) == []
+    part = auto_claims.auto_findings(table(as_the_paper_says, p_min=(0.5,)))
     assert judge(part) == [NOT_DECIDED] * 2
 
 
@@ -240,7 +242,7 @@ def test_auto_against_the_beta_that_other_seeds_chose() -> None:
         return 0.8 + (0.01 if beta == "auto" else 0.0) + 0.0001 * seed
 
     chosen, fresh = table(as_the_paper_says, seeds=3), table(flat)
-    row = claims.fresh_findings(fresh, chosen)[0]
+    row = auto_claims.fresh_findings(fresh, chosen)[0]
     assert judge([row]) == [HELD]
     assert "+1.00 ± 0.00" in row.measured
-    assert claims.fresh_findings(HeatMap([]), chosen) == []
+    assert auto_claims.fresh_findings(HeatMap([]), chosen) == []

@@ -12,7 +12,7 @@ import pytest
 from fedstale import report
 from fedstale.analysis import HeatMap
 from fedstale.analysis.verdicts import judged
-from fedstale.paper import claims
+from fedstale.paper import auto_claims, claims
 from fedstale.simulation import Settings, make_settings
 from fedstale.store import Store
 from fedstale.sweeps import results
@@ -128,7 +128,7 @@ def test_the_claims_are_the_papers(swept: Store) -> None:
     rows = table(page(swept, "grid"), "The claims of the paper")
     whole = HeatMap.of(results(swept, [make_settings(**info.config) for info in swept.runs()]))
     found = [*claims.fig2_findings(whole), *claims.fig34_findings(whole), *claims.fig5_findings(whole, HeatMap([]))]
-    expected = judged([*found, *claims.auto_findings(whole)])
+    expected = judged([*found, *auto_claims.auto_findings(whole)])
     assert [tuple(row) for row in rows[1:]] == [one.cells() for one in expected]
 
 

@@ -13,7 +13,7 @@ import fedstale as fs
 from fedstale.beta import Beta
 from fedstale.participation import Estimator, Selection
 from fedstale.simulation import Settings
-from fedstale.simulation.options import Options
+from fedstale.simulation.options import RunOptions
 
 OBJECTS = {"Beta": Beta, "Selection": Selection, "Estimator": Estimator}
 ARGUMENTS = {"task", "rule", "participation"}
@@ -27,7 +27,7 @@ def parts(annotation: Any) -> set[Any]:
 
 
 def test_every_setting_is_there_with_its_type() -> None:
-    hints = get_type_hints(Options, localns=OBJECTS)
+    hints = get_type_hints(RunOptions, localns=OBJECTS)
     assert set(hints) == set(Settings.model_fields) - ARGUMENTS
     for name, annotation in hints.items():
         allowed, found = parts(Settings.model_fields[name].annotation), parts(annotation)
@@ -39,7 +39,7 @@ def test_every_setting_is_there_with_its_type() -> None:
 def test_the_signature_shows_every_setting_and_its_default(function: Any) -> None:
     shown = inspect.signature(function).parameters
     assert set(Settings.model_fields) - {"rule"} <= set(shown)
-    for name in Options.__annotations__:
+    for name in RunOptions.__annotations__:
         assert shown[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert shown[name].default == Settings.model_fields[name].get_default(call_default_factory=True), name
     assert shown["task"].default == Settings.model_fields["task"].default

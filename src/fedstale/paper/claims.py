@@ -9,95 +9,27 @@ Holm's method, and 0.05 decides (`analysis.verdicts`). Three seeds, as the paper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..analysis import Estimate, HeatMap
-from ..analysis.evidence import NONE, BySeed, Evidence, all_positive, any_of, averaged, by_flips, signs, stacked
-from ..analysis.heatmap import Beta, Point, ratio
+from ..analysis.evidence import NONE, Evidence, all_positive, any_of, averaged, by_flips, signs, stacked
+from ..analysis.heatmap import Point, ratio
 from ..analysis.verdicts import Claim, Finding, judged
 from ..checks import Float
 from ..simulation.settings import Settings
 from ..store import Store
 from ..sweeps import results
 from . import fig1
+from .auto_claims import auto_findings
+from .differences import difference, edges, estimate, trend
 from .grids import AUTOS, BETAS, FIG3_P_MIN, FIG4_SWAP, P_MIN, SEEDS, SWAPS, Extent
 
 _MIDDLE = (0.2, 0.5, 0.8)
-_MARGIN = 0.005
-"""How far `auto` may be below the best fixed β, by this library's own claim."""
 _SUFFERS = "FedVARP suffers most from estimated probabilities"
 _LOWER = "β_opt is lower with estimated probabilities"
 _NOTHING = 1e-12
-
-
-def gain(table: HeatMap, point: Point, beta: Beta, reference: Beta) -> BySeed:
-    """How much more accurate a β is than another in a cell, by seed."""
-    cells = table.cells.get(point, {})
-    if beta not in cells or reference not in cells:
-        return {}
-    return cells[beta].minus(cells[reference])
-
-
-def difference(table: HeatMap, points: Sequence[Point], beta: Beta, reference: Beta) -> BySeed:
-    """Mean over points of the difference between two β, by seed."""
-    return averaged(gain(table, point, beta, reference) for point in points)
-
-
-def estimate(values: BySeed) -> Estimate:
-    """Mean and standard error over the seeds."""
-    return Estimate.of(values.values())
-
-
-def edges(table: HeatMap, points: Iterable[Point], betas: Iterable[Beta]) -> int:
-    """Count the cells among these whose best rate stands at the edge of its grid."""
-    wanted = set(betas)
-    return sum(len(wanted & set(table.at_edge(point))) for point in points)
-
-
-def slope(table: HeatMap, lines: Sequence[Sequence[Point]], axis: Callable[[Point], float]) -> BySeed:
-    """Slope of (accuracy of β=1 − accuracy of β=0) along an axis, mean over lines, by seed."""
-    by_line = []
-    for points in lines:
-        gains = stacked(gain(table, point, 1.0, 0.0) for point in points)
-        if len(points) < 2 or not gains.size:
-            continue
-        seeds = sorted(set.intersection(*(set(gain(table, point, 1.0, 0.0)) for point in points)))
-        fitted = np.polyfit([axis(point) for point in points], gains.T, 1)[0]
-        by_line.append(dict(zip(seeds, map(float, fitted), strict=True)))
-    return averaged(by_line)
-
-
-def _trend(
-    table: HeatMap, points: Sequence[Point], line: int, axis: Callable[[Point], float], sign: float
-) -> tuple[Estimate, str, Evidence]:
-    """Judge that stale updates are worth more (sign 1) or less (−1) along an axis, whichever row or column is left out.
-
-    Parameters
-    ----------
-    table, points
-        The heat map, and its cells that were run.
-    line
-        What the points of one line have in common: 0, p_min, or 1, swap.
-    axis
-        Where a point stands on the axis.
-    sign
-        The direction that is claimed.
-
-    Returns
-    -------
-    The slope, its range with one p_min or one swap left out, and the evidence that it has the sign in all of these.
-    """
-
-    def fitted(kept: Sequence[Point]) -> BySeed:
-        return slope(table, [[p for p in kept if p[line] == at] for at in sorted({p[line] for p in kept})], axis)
-
-    without = [[p for p in points if p[k] != left] for k in (0, 1) for left in sorted({p[k] for p in points})]
-    every = [fitted(points), *map(fitted, without)]
-    means = [estimate(values).mean for values in every[1:] if values]
-    span = f"{100 * min(means):+.2f} to {100 * max(means):+.2f}" if means else "–"
-    return estimate(every[0]), span, all_positive(sign * stacked(every))
 
 
 def fig2_findings(table: HeatMap) -> list[Finding]:
@@ -112,11 +44,11 @@ def fig2_findings(table: HeatMap) -> list[Finding]:
     rows.append(_zone("FedAvg is best for σ̂²_g ≤ 0.2 when p_avg ≥ 25 p_min", table, rare, 8, 0.0))
     rows.append(_between(table, [point for point in here if 2.99 < ratio(point[0]) < 25]))
     seen = edges(table, here, (0.0, 1.0))
-    grows, span, evidence = _trend(table, here, 0, lambda point: point[1], 1.0)
+    grows, span, evidence = trend(table, here, 0, lambda point: point[1], 1.0)
     text = f"accuracy of β=1 minus β=0 changes by {grows.points()} points from σ̂²_g = 0 to 1 (slope, mean over p_min; "
     text += f"{span} with one p_min or σ̂²_g left out)"
     rows.append(Finding("guideline A: stale updates are worth more as data heterogeneity grows", text, evidence, seen))
-    falls, span, evidence = _trend(table, here, 1, lambda point: float(np.log10(ratio(point[0]))), -1.0)
+    falls, span, evidence = trend(table, here, 1, lambda point: float(np.log10(ratio(point[0]))), -1.0)
     text = f"accuracy of β=1 minus β=0 changes by {falls.points()} points per decade of p_avg/p_min "
     text += f"({span} with one p_min or σ̂²_g left out)"
     rows.append(Finding("guideline B: stale updates are worth less as participation gets uneven", text, evidence, seen))
@@ -284,76 +216,6 @@ def _lower(known: HeatMap, estimated: HeatMap, points: Sequence[Point]) -> tuple
         return optimum(rest + moved) - optimum(rest - moved)
 
     return by_flips(len(both), drop)[0], float(drop(np.ones((1, len(both))))[0])
-
-
-def auto_findings(table: HeatMap) -> list[Finding]:
-    """What this library claims of its own β: never more than 0.5 points below the best fixed one.
-
-    The best of five noisy means is flattered by its noise. In each seed `auto` is therefore compared with the β that
-    the *other* seeds would have picked.
-    """
-    rows = []
-    for beta in AUTOS:
-        points = [point for point in sorted(table.cells) if beta in table.cells[point] and table.complete(point, BETAS)]
-        if not points:
-            continue
-        whole = len(points) == len(P_MIN) * len(SWAPS)
-        seen = edges(table, points, (*BETAS, beta))
-        away = {point: _behind_pick(table, point, beta) for point in points}
-        means = {point: estimate(values).mean for point, values in away.items()}
-        worst = min(means, key=lambda point: np.nan_to_num(means[point], nan=np.inf))
-        text = f"{len(points)} cells: mean {100 * np.mean(list(means.values())):+.2f} points, worst "
-        text += f"{estimate(away[worst]).points()} at p_min {worst[0]:g}, swap {worst[1]:g}; more than 0.5 below in "
-        text += f"{sum(mean < -_MARGIN for mean in means.values())}"
-        evidence = all_positive(stacked(away.values()) + _MARGIN)
-        claim = f'here: β="{beta}" is never more than 0.5 points below the fixed β that the other seeds picked'
-        rows.append(Finding(claim, text, evidence if whole else _only_against(evidence), seen))
-        ends = {point: _over_worse_end(table, point, beta) for point in points}
-        lost = [estimate(values).mean for values in ends.values() if estimate(values).mean < 0.0]
-        text = f"below both in {len(lost)} of {len(points)} cells"
-        text += f", by {-100 * min(lost):.2f} points at most" if lost else ""
-        evidence = all_positive(stacked(ends.values()))
-        claim = f'here: β="{beta}" is above the worse of FedAvg and FedVARP in every cell'
-        rows.append(Finding(claim, text, evidence if whole else _only_against(evidence), seen))
-    return rows
-
-
-def _behind_pick(table: HeatMap, point: Point, beta: str) -> BySeed:
-    fixed, own = {b: cell.values for b, cell in table.fixed(point).items()}, table.cells[point][beta].values
-    found = {}
-    for seed in own:
-        others = {b: [value for s, value in values.items() if s != seed] for b, values in fixed.items()}
-        picked = max((b for b in sorted(fixed) if others[b]), key=lambda b: np.mean(others[b]), default=None)
-        if picked is not None and seed in fixed[picked]:
-            found[seed] = own[seed] - fixed[picked][seed]
-    return found
-
-
-def _over_worse_end(table: HeatMap, point: Point, beta: str) -> BySeed:
-    return max((gain(table, point, beta, end) for end in (0.0, 1.0)), key=lambda values: estimate(values).mean)
-
-
-def _only_against(evidence: Evidence) -> Evidence:
-    """A claim about every cell can be refuted by some of them, but not shown."""
-    return Evidence(1.0, evidence.against) if evidence else NONE
-
-
-def fresh_findings(fresh: HeatMap, tuning: HeatMap) -> list[Finding]:
-    """`auto` against the β that tuning would have picked, on seeds that had no part in the choice."""
-    rows = []
-    for beta in AUTOS:
-        best = {point: tuning.best(point) for point, cells in fresh.cells.items() if beta in cells}
-        gains = {point: gain(fresh, point, beta, picked) for point, picked in best.items() if picked is not None}
-        gains = {point: values for point, values in gains.items() if values}
-        if not gains:
-            continue
-        mean = averaged(gains.values())
-        worst = min(gains, key=lambda point: estimate(gains[point]).mean)
-        text = f"{len(gains)} cells: mean {estimate(mean).points()} points, worst {estimate(gains[worst]).points()} at "
-        text += f"p_min {worst[0]:g}, swap {worst[1]:g}"
-        claim = f'here: β="{beta}" is better than the β that was best on the seeds that chose the rate'
-        rows.append(Finding(claim, text, all_positive(stacked([mean])), edges(fresh, gains, (*BETAS, beta))))
-    return rows
 
 
 def fig1_finding(curves: dict[str, tuple[Float, Float]]) -> Finding:

@@ -16,7 +16,7 @@ from ..store import Store
 from ..sweeps import SweepProgress, at_edges, results, sweep, widen, write_csv
 from ..sweeps.executors import Executor, in_process
 from ..sweeps.widening import MOST
-from . import claims, curves, fig1, heatmaps
+from . import auto_claims, claims, curves, fig1, heatmaps
 from .grids import Extent
 
 _FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5")
@@ -190,10 +190,10 @@ class Reproducer:
             *claims.fig2_findings(known),
             *claims.fig34_findings(known),
             *claims.fig5_findings(known, estimated),
-            *claims.auto_findings(known),
+            *auto_claims.auto_findings(known),
         ]
         if self.fresh:
-            found += claims.fresh_findings(known, HeatMap(exact.tuned_on))
+            found += auto_claims.fresh_findings(known, HeatMap(exact.tuned_on))
         self.made.claims = verdicts.judged(found)
         self._write_claims()
 

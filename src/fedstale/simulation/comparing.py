@@ -23,7 +23,7 @@ from .history import Record, RoundsInStore
 from .identity import same_runs
 from .loop import Callback, Simulation
 from .methods import Asked, Method, methods
-from .options import Options, with_options
+from .options import RunOptions, with_options
 from .run import Result, result
 from .settings import DEFAULT_TASK, Settings, make_settings
 from .stored import begin_run, continue_run, objects_to_pass
@@ -46,7 +46,7 @@ def compare(
     store: str | Path | Store | None = None,
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
-    **options: Unpack[Options],
+    **options: Unpack[RunOptions],
 ) -> Comparison:
     """Run several methods on the same setting, participants and batches, for several seeds.
 

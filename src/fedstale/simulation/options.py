@@ -1,6 +1,6 @@
 """The keywords of `simulate` and `compare`: every setting with its type, for editors, notebooks and `help`.
 
-An editor reads `Options`; Python's own `inspect.signature`, which notebooks and `help` ask, is given the same names
+An editor reads `RunOptions`; Python's own `inspect.signature`, which notebooks and `help` ask, is given the same names
 with the defaults of `Settings`. A test holds the two together.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Options(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """Settings by keyword, as `Settings` describes them; some take an object in place of a name."""
 
     num_clients: int
@@ -68,12 +68,12 @@ def with_options(function: _Function) -> _Function:
     plain = inspect.signature(function)
     own = [one for one in plain.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     taken = {one.name for one in own}
-    more = [_parameter(name) for name in Options.__annotations__ if name not in taken]
+    more = [_parameter(name) for name in RunOptions.__annotations__ if name not in taken]
     function.__signature__ = plain.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
     return function
 
 
 def _parameter(name: str) -> inspect.Parameter:
     default = Settings.model_fields[name].get_default(call_default_factory=True)
-    type_ = Options.__annotations__[name].__forward_arg__
+    type_ = RunOptions.__annotations__[name].__forward_arg__
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type_)

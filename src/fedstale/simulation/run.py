@@ -24,7 +24,7 @@ from ..tasks.quadratic import Quadratic
 from .build import build
 from .history import Rounds, RoundsInStore
 from .loop import Callback, Simulation
-from .options import Options, with_options
+from .options import RunOptions, with_options
 from .progress import round_progress
 from .settings import DEFAULT_TASK, Settings, make_settings
 from .stored import begin_run, continue_run, objects_to_pass
@@ -186,7 +186,7 @@ def simulate(
     store: str | Path | Store | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Simulate a federation and return its metrics, model and memory.
 
