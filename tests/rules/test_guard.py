@@ -187,3 +187,11 @@ def test_bounded_runs_are_not_taken_for_runs_without_bounds() -> None:
     assert eligible(plain)
     for change in ({"clip_norm": 1.0}, {"max_weight": 5.0}, {"bad_updates": "leave-out"}):
         assert not eligible(plain.replace(**change))
+
+
+def test_bounds_and_the_rule_inside_both_report() -> None:
+    rule = rules.Guarded(fs.rules.TemperedFedStale(), clip_norm=1.0, max_weight=2.0)
+    state = rule.init(fs.Federation(2, 1))
+    rule.combine(state, fs.Round(0, [0, 1], np.array([[3.0], [0.5]]), probabilities=[0.1, 1.0]))
+    assert state.report.keys() >= {"clipped", "capped", "beta", "theta"}
+    assert (state.report["clipped"], state.report["capped"]) == (1.0, 1.0)

@@ -25,9 +25,11 @@ RULES: list[fs.Rule] = [
     fs.FedStale(beta=0.4),
     fs.FedStale(beta="auto"),
     fs.FedStale(beta={0: 0.2, 20: 1.0}),
+    fs.FedStale(beta=fs.beta.Auto(start=0.5)),
     fs.UnbiasedFedVARP(),
     fs.rules.TemperedFedStale(theta=0.5, refresh=0.25, stand_in=False),
-    fs.rules.TemperedFedStale(theta=0.0, beta="auto", refresh=0.0, stand_in=False),
+    fs.rules.TemperedFedStale(theta=0.0, beta=fs.beta.Auto(start=0.5), refresh=0.0, stand_in=False),
+    fs.rules.TemperedFedStale(theta=1.0, beta={0: 0.2, 20: 1.0}, stand_in=False),
     fs.rules.ServerAdam(fs.FedStale(beta=0.7)),
     fs.rules.Guarded(fs.FedStale(beta=0.5), max_weight=4.0),
 ]
@@ -219,6 +221,23 @@ def test_a_rule_that_needs_single_updates_is_refused(rule: fs.Rule) -> None:
     state = rule.init(federation(), memory="clients")
     with pytest.raises(InvalidInput, match="clients"):
         held.orders_for(rule, state, 0, np.arange(N), P)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (fs.rules.TemperedFedStale(), "rule = 'tempered': a weight must not depend on who else comes: where the"),
+        (fs.FedStale(beta="theory"), r"beta = Theory\(.*\): fedstale with Theory needs single updates: give a number"),
+        (
+            fs.rules.TemperedFedStale(theta=1.0, beta="theory", stand_in=False),
+            r"beta = Theory\(.*\): tempered with Theory needs single updates: give a number",
+        ),
+    ],
+    ids=repr,
+)
+def test_and_told_what_to_give_instead(rule: fs.Rule, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{message}"):
+        held.orders_for(rule, rule.init(federation(), memory="clients"), 0, np.arange(N), P)
 
 
 def test_only_announced_weights_are_taken() -> None:

@@ -76,9 +76,18 @@ def test_a_rule_without_such_a_memory_says_so_and_numbers_must_be_finite() -> No
         rule.remember_late(rule.init(fs.Federation(2, 1)), np.array([0]), [np.ones(1)])
     for remembering in (fs.FedStale(), fs.rules.TemperedFedStale(), fs.rules.MIFA()):
         state = remembering.init(fs.Federation(2, 1))
-        with pytest.raises(ValueError, match="finite"):
+        with pytest.raises(ValueError, match="^updates = 'non-finite numbers': every update must be finite$"):
             remembering.remember_late(state, np.array([0]), [np.array([np.nan])])
         assert state.memory.seen.size == 0
+
+
+def test_the_first_update_of_a_client_may_be_late() -> None:
+    """It is remembered as it is, and the next one is its second: the tempered memory is then the mean of both."""
+    rule = fs.rules.TemperedFedStale(refresh=0.0)
+    state = rule.init(fs.Federation(N, D), memory="ram:float64")
+    for update, expected in ((LATE[3], LATE[3]), (OLD[3], (LATE[3] + OLD[3]) / 2)):
+        rule.remember_late(state, np.array([3]), [update])
+        assert state.memory.rows([3])[0] == pytest.approx(expected)
 
 
 def test_a_late_update_has_a_say_in_beta() -> None:

@@ -224,7 +224,10 @@ def test_another_beta_does_not_take_over_a_state_that_it_cannot_read(made: Any, 
     state = start(fs.FedStale(beta=made))
     advance(fs.FedStale(beta=made), state, 0, 4)
     before = everything(state)
-    with pytest.raises(fs.InvalidInput, match=r"state was made with|other options"):
+    of_all = {True: "a β for each client", False: "one β for all clients"}[made == "auto-per-client"]
+    with pytest.raises(
+        fs.InvalidInput, match=rf"^beta = '{used}': the state was made with {of_all}, and|other options"
+    ):
         advance(fs.FedStale(beta=used), state, 4, 5)
     assert everything(state) == before
 
