@@ -76,7 +76,7 @@ def test_a_rule_without_such_a_memory_says_so_and_numbers_must_be_finite() -> No
         rule.remember_late(rule.init(fs.Federation(2, 1)), np.array([0]), [np.ones(1)])
     for remembering in (fs.FedStale(), fs.rules.TemperedFedStale(), fs.rules.MIFA()):
         state = remembering.init(fs.Federation(2, 1))
-        with pytest.raises(ValueError, match="^updates = 'non-finite numbers': every update must be finite$"):
+        with pytest.raises(ValueError, match=r"^updates = 'non-finite numbers': every update must be finite$"):
             remembering.remember_late(state, np.array([0]), [np.array([np.nan])])
         assert state.memory.seen.size == 0
 
