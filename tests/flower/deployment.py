@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 NAMESPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LOOPBACK = ["bash", "-c", 'ip link set lo up; exec "$@"', "ns"]
 PORT = 8000
+TIMEOUT, LONGER = 100, 120
+"""Seconds of a round, and of the training of a device that is too slow for it."""
 PATIENCE = 900.0  # seconds for anything: a round takes 10 s on an idle machine, and many times that on a busy one
 
 
@@ -199,10 +201,11 @@ class Machine:
 
         tensors, about = read_tensors(self.folder / output / "checkpoint" / "state.safetensors")
         facts = json.loads(about["notes"]["flower"])
+        known = len(facts["identities"])  # one more row stands for all who are not known
         return {
             "round": about["round"],
             "identities": facts["identities"],
-            "last_seen": tensors["last_seen"].tolist(),
+            "last_seen": tensors["last_seen"].tolist()[:known],
             "model": tensors["model"].tobytes().hex(),
         }
 
@@ -218,9 +221,21 @@ class Machine:
                 "rounds": metrics["round"].tolist(),
                 "accuracy": metrics["accuracy"].tolist(),
                 "participants": {str(t): np.asarray(who).tolist() for t, who in run.participants().items()},
+                **{name: metrics[name].tolist() for name in _COUNTED if name in metrics},
             }
 
+    def rewrite(self, file: str, *changes: tuple[str, str]) -> None:
+        """Change lines of the app; a line that is not there is an error."""
+        path = self.app / "digits" / f"{file}.py"
+        text = path.read_text()
+        for old, new in changes:
+            if old not in text:
+                raise ValueError(f"{file}.py does not hold {old!r}")
+            text = text.replace(old, new)
+        path.write_text(text)
 
+
+_COUNTED = ("fedstale/late", "fedstale/memory_lost", "fedstale/upload_vectors")
 _NEW = "import sys; from fedstale.flower.new_app import write_app; write_app(sys.argv[1])"
 
 
@@ -333,6 +348,47 @@ def keyless(machine: Machine) -> dict[str, Any]:
     return {"refused": refused, "why": why, "ghosts": ghosts, "known": restarting("known")}
 
 
+def late(machine: Machine) -> dict[str, Any]:
+    """One of three devices needs longer than a round lasts: its replies come in later rounds."""
+    machine.rewrite(
+        "client_app",
+        ("from typing import cast\n", "import time\nfrom typing import cast\n"),
+        ("server_round = cast", f"time.sleep({LONGER} if partition == 2 else 0.0)\n    server_round = cast"),
+    )
+    machine.rewrite("server_app", ("evaluate_fn=global_evaluate,", f"evaluate_fn=global_evaluate, timeout={TIMEOUT},"))
+    machine.superlink()
+    for number in range(3):
+        machine.supernode(number)
+    status = machine.finish(machine.run("late", num_server_rounds=8), "late")
+    return {"status": status, **machine.about("late"), **machine.story("late")}
+
+
+def held(machine: Machine) -> dict[str, Any]:
+    """The same federation with rows at the server and at the clients; then a device restarts and has lost its own."""
+    machine.superlink()
+    for number in range(3):
+        machine.supernode(number)
+    first = machine.finish(machine.run("rows", num_server_rounds=4), "rows")
+    report: dict[str, Any] = {"rows": {"status": first, **machine.about("rows"), **machine.story("rows")}}
+    machine.rewrite(
+        "client_app",
+        ("app = ClientApp()", "from fedstale.flower import memory_mod\n\napp = ClientApp(mods=[memory_mod])"),
+    )
+    machine.rewrite("server_app", ('identity="metric:client-id"', 'memory="clients", identity="metric:partition-id"'))
+    second = machine.finish(machine.run("held", num_server_rounds=4), "held")
+    report["held"] = {"status": second, **machine.about("held"), **machine.story("held")}
+    run = machine.run("lost", num_server_rounds=6, min_nodes=2)
+    wait("the device has answered twice", lambda: machine.rounds("lost") >= 2, PATIENCE)
+    before = machine.rounds("lost")
+    machine.started["node2"].kill()
+    machine.started["node2"].wait()
+    wait("a round without it is saved", lambda: machine.rounds("lost") >= before + 1, PATIENCE)
+    machine.supernode(2)
+    third = machine.finish(run, "lost")
+    report["lost"] = {"status": third, **machine.about("lost"), **machine.story("lost")}
+    return report
+
+
 def certificates(folder: Path) -> None:
     """A certificate authority of our own and a certificate for loopback."""
     commands = [
@@ -362,8 +418,8 @@ def main() -> None:
     scenario, folder = sys.argv[1], Path(sys.argv[2])
     machine = Machine(folder)
     try:
-        scenarios = {"insecure": insecure, "secure": secure, "simulation": simulation, "keyless": keyless}
-        report = scenarios[scenario](machine)
+        known = (insecure, secure, simulation, keyless, late, held)
+        report = {function.__name__: function for function in known}[scenario](machine)
         (folder / "report.json").write_text(json.dumps(report, indent=1))
     finally:
         for process in machine.started.values():

@@ -61,6 +61,32 @@ def test_devices_without_keys_that_restart(tmp_path: Path) -> None:
     assert report["known"]["identities"] == ["client-id:0", "client-id:1", "client-id:2"]
 
 
+def test_a_device_that_needs_longer_than_a_round(tmp_path: Path) -> None:
+    """It contributes to no round and is served all the same: what it sends goes into its row when it comes."""
+    report = deployment.inside("late", tmp_path, 3600)
+    assert report["status"] == "finished:completed"
+    assert sorted(report["identities"]) == ["client-id:0", "client-id:1", "client-id:2"]
+    slow = report["identities"].index("client-id:2")
+    assert all(slow not in who for who in report["participants"].values())
+    assert sum(report["fedstale/late"]) >= 1
+    assert report["last_seen"][slow] >= 0
+    assert report["accuracy"][-1] > 0.8
+
+
+def test_memory_held_by_devices(tmp_path: Path) -> None:
+    """The default rule: the model of rows at the server but for rounding; a device that restarts has lost its row."""
+    report = deployment.inside("held", tmp_path, 3600)
+    rows, held, lost = report["rows"], report["held"], report["lost"]
+    assert {run["status"] for run in (rows, held, lost)} == {"finished:completed"}
+    models = [np.frombuffer(bytes.fromhex(run["model"]), dtype=np.float32) for run in (rows, held)]
+    np.testing.assert_allclose(models[1], models[0], rtol=1e-3, atol=1e-5)
+    assert held["fedstale/memory_lost"] == [0.0] * 4
+    assert all(2.0 <= vectors <= 3.0 for vectors in held["fedstale/upload_vectors"])
+    assert held["identities"] == ["partition-id:0", "partition-id:1", "partition-id:2"] == lost["identities"]
+    assert sum(lost["fedstale/memory_lost"]) >= 1
+    assert lost["last_seen"] == [5, 5, 5]
+
+
 def test_simulation_with_24_nodes(tmp_path: Path) -> None:
     report = deployment.inside("simulation", tmp_path, 1800)
     assert report["status"] == "finished:completed"

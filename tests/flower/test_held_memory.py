@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 import fedstale as fs
 from fedstale.checks import InvalidInput
-from fedstale.flower import FedStale, NobodyAnswered, RuleStrategy, memory_mod
+from fedstale.flower import FedStale, NobodyAnswered, RuleStrategy, TemperedFedStale, memory_mod
 from fedstale.flower.held_wire import KEY, SUMS
 
 from .grid import MemoryGrid, Model, Trainer, first_model, flat, record, trainers
@@ -73,6 +73,7 @@ OPTIONS: dict[str, Any] = {
         (fs.FedStale(), "sample"),
         (fs.FedStale(beta=0.5, server_lr=0.7), "client"),
         (fs.rules.TemperedFedStale(theta=0.5, stand_in=False), "sample"),
+        (fs.rules.TemperedFedStale(), "sample"),
         (fs.rules.ServerAdam(fs.UnbiasedFedVARP()), "client"),
     ],
     ids=repr,
@@ -268,6 +269,8 @@ LIES = {
     "no weight": lambda c: c[KEY].__setitem__("mass", 0.0),
     "a text": lambda c: c[KEY].__setitem__("mass", "10"),
     "much weight": lambda c: c[KEY].__setitem__("mass", 1e12),
+    "no residual": lambda c: c[SUMS].pop("residual"),
+    "a short residual": lambda c: c[SUMS].__setitem__("residual", vector(0.0, 1)),
     "another round": lambda c: c[KEY].__setitem__("round", 77),
     "statistics": lambda c: c[KEY].__setitem__("statistics", [float("inf"), 0.0]),
     "one statistic": lambda c: c[KEY].__setitem__("statistics", [0.0]),
@@ -278,7 +281,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_an_answer_that_is_none_is_left_out(lie: str) -> None:
     nodes = devices([10] * 5)
-    strategy = FedStale(memory="clients", **OPTIONS)
+    strategy = TemperedFedStale(memory="clients", **OPTIONS)
     strategy.start(MemoryGrid(nodes), record(first_model()), num_rounds=1)
     bad = Liar(4, LIES[lie])
     bad.context = nodes[1004].context

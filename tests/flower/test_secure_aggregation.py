@@ -15,7 +15,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 
 import fedstale as fs
 from fedstale.checks import InvalidInput
-from fedstale.flower import FedStale, RuleStrategy, memory_mod
+from fedstale.flower import FedStale, RuleStrategy, TemperedFedStale, memory_mod
 from fedstale.flower.secure_wire import SecureScale
 
 from .grid import MemoryGrid, first_model, flat, record
@@ -58,6 +58,12 @@ RULES: list[tuple[fs.Rule, Any]] = [
     (fs.FedStale(beta=0.5), "client"),
     (fs.rules.TemperedFedStale(theta=0.5, stand_in=False), "sample"),
 ]
+
+
+def test_the_default_rule_is_refused_with_what_to_give_instead() -> None:
+    strategy = TemperedFedStale(memory="clients", secure_aggregation=workflow(), **OPTIONS)
+    with pytest.raises(InvalidInput, match=r"give stand_in=False, theta=0\.5"):
+        strategy.start(MemoryGrid(masked(SIZES)), record(first_model()), num_rounds=1)
 
 
 @pytest.mark.parametrize(("rule", "weights"), RULES, ids=repr)

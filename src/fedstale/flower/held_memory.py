@@ -65,8 +65,9 @@ class HeldMemory:
             name = aggregator.layout.buffers[0].name
             what = f'memory="{NAME}" adds up parameters only, and running statistics are none: use GroupNorm'
             raise fail("initial_arrays", name, what)
-        nobody = np.empty(0, dtype=np.int64)
-        held.orders_for(rule, aggregator.state, 0, nobody, np.empty(0))
+        why = held.needs_single_answers(rule, aggregator.state)
+        if why and self._options["secure_aggregation"] is not None:
+            raise fail("secure_aggregation", "SecAgg+", f"lets the server see sums alone. {why}")
 
     def write_orders(
         self, grid: Grid, rule: Rule, aggregator: Aggregator, index: int, messages: Sequence[Message], share: float
@@ -237,7 +238,10 @@ class HeldMemory:
 
     def _numbers(self, aggregator: Aggregator, answers: Sequence[Answer], lost: int, anew: bool) -> dict[str, float]:
         length, secure = aggregator.layout.num_params, self._secure is not None
-        sent = [2.0 if secure else (answer.step.size + answer.change.size) / length for answer in answers]
+        sent = [
+            2.0 if secure else (answer.step.size + answer.change.size + answer.residual.size) / length
+            for answer in answers
+        ]
         numbers = {
             "upload_vectors": float(np.mean(sent)) if sent else 0.0,
             "memory_lost": float(lost),

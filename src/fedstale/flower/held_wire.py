@@ -16,7 +16,7 @@ from .layout import decode
 KEY = "fedstale"
 """The name of our records: orders to a client, and the numbers of its answer."""
 SUMS = "fedstale.sums"
-"""The two vectors of an answer."""
+"""The two vectors of an answer, and what the choice of θ wants to see."""
 WHO = "who"
 """In the place of an order: asks a client to say who it is."""
 _SIZE_KEY, _FEDERATION = "size-key", "federation"
@@ -40,7 +40,9 @@ def read_order(record: ConfigRecord) -> tuple[Order, str, str]:
 
 def answer_records(answer: Answer, order: Order, dtype: np.dtype[Any]) -> RecordDict:
     """Write an answer, its vectors in the model's precision."""
-    vectors = {"step": answer.step, "change": answer.change}
+    vectors = {"step": answer.step.astype(dtype), "change": answer.change.astype(dtype)}
+    if answer.residual.size:
+        vectors["residual"] = answer.residual
     numbers = ConfigRecord(
         {
             "round": order.round,
@@ -49,9 +51,7 @@ def answer_records(answer: Answer, order: Order, dtype: np.dtype[Any]) -> Record
             "statistics": [float(value) for value in answer.statistics],
         }
     )
-    return RecordDict(
-        {SUMS: ArrayRecord({name: Array(vector.astype(dtype)) for name, vector in vectors.items()}), KEY: numbers}
-    )
+    return RecordDict({SUMS: ArrayRecord({name: Array(vector) for name, vector in vectors.items()}), KEY: numbers})
 
 
 def read_answer(content: RecordDict, order: Order, length: int, *, vectors: bool = True) -> Answer:
@@ -68,13 +68,15 @@ def read_answer(content: RecordDict, order: Order, length: int, *, vectors: bool
             raise BadAnswer(f"its weight {mass!r} is not one that it may have")
         if not isinstance(remembered, bool) or numbers.shape != (2,) or not np.isfinite(numbers).all():
             raise BadAnswer("its numbers are not those of an answer")
-        found = [np.empty(0), np.empty(0)]
+        found = [np.empty(0)] * 3
         if vectors:
             record = content[SUMS]
-            found = [_vector(record[name], length) for name in ("step", "change")]
+            found[:2] = [_vector(record[name], length) for name in ("step", "change")]
+            if order.sample and remembered:
+                found[2] = _vector(record["residual"], min(order.sample, length))
     except (LookupError, TypeError, ValueError) as error:
         raise BadAnswer(str(error) if isinstance(error, BadAnswer) else f"it is not an answer: {error!r}") from None
-    return Answer(found[0], found[1], numbers, mass, remembered)
+    return Answer(found[0], found[1], numbers, mass, remembered, found[2])
 
 
 def _vector(array: Any, length: int) -> NDArray[np.float64]:

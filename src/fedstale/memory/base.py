@@ -90,6 +90,15 @@ class StaleMemory(ABC):
         """Return some entries of the clients' h_i as float64, shape (n, columns); zeros for a client never seen."""
         return self.rows(clients)[:, columns]
 
+    def residuals(self, clients: Ints, updates: Sequence[NDArray[Any]], columns: Ints, beta: float) -> Float:
+        """Return some entries of Δ_i − β h_i as float64, shape (n, columns); ask before the round's exchange."""
+        result = np.empty((len(clients), len(columns)))
+        if result.size:
+            for row, update in zip(result, updates, strict=True):
+                row[:] = update[columns]
+            result -= beta * self.entries(clients, columns)
+        return result
+
     @abstractmethod
     def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
         """Mix the round's rows and prepare the replacement h_i ← Δ_i; `PreparedExchange.commit` makes it happen.

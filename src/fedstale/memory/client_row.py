@@ -5,13 +5,14 @@ See `fedstale.memory.held` for the equations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float
+from ..theta import sampled
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Order:
     """by which factor rows fade from one round to the next"""
     most: float = 0.0
     """the largest mass that counts; 0 for any"""
+    sample: int = 0
+    """how many entries of Δ_i − β h_i the choice of θ wants, at the places that `fedstale.theta.sampled` names"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Answer:
     mass: float
     remembered: bool
     """whether there was an h_i"""
+    residual: Float = field(default_factory=lambda: np.empty(0))
+    """the entries of Δ_i − β h_i that were asked for; none where there was no h_i"""
 
     def weight(self, order: Order) -> float:
         """w_i, with which its statistics count."""
@@ -104,6 +109,8 @@ def answer(
     if square == 0.0:
         square = float(fresh @ fresh)
         inner = order.vote * square
-    found = Answer(step, change, np.zeros(2), mass, row is not None)
+    columns = sampled(len(fresh), order.sample if row is not None else 0)
+    residual = fresh[columns] - order.beta * stale[columns]
+    found = Answer(step, change, np.zeros(2), mass, row is not None, residual)
     found = replace(found, statistics=found.weight(order) * np.array([inner, square]))
     return found, Row(after, mass, order.round)

@@ -8,6 +8,11 @@ FedStale (Eq. 8) and the tempered family need, of those who came, two sums of ve
 with A = Σ a_i over everybody, H = Σ a_i' h_i, and a_i' the mass that h_i was counted with. A client that is told
 1/p_i^θ, β and r_i computes x_i and y_i by itself (`fedstale.memory.client_row`). β = "auto" needs two sums of numbers.
 
+Two things need single answers, and cannot be had where the server sees sums alone (secure aggregation). A newcomer's
+x_i is a multiple of its Δ_i, and what weight it gets may depend on who else came (stand-ins): it is weighed afterwards,
+which a sum over newcomers would allow too, were it not often the update of one. θ = "auto" looks at some entries of
+Δ_i − β h_i, in four sums with different weights, from which single clients could be computed.
+
 H must be the sum of what the clients hold. A client whose answer did not reach the server must not go on with it, and
 so every order says which of its rounds counted last. A row that is lost, or leaves with its client, stays in H as a
 ghost: E[Δ] is off by β g/A, g being what is left of it. Ghosts fade with everything else, and when they have more than
@@ -17,8 +22,8 @@ counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +55,10 @@ class Announcement:
     """(1 − p_i)/p_i², the weights of β's statistics but for a_i², shape (n,); zeros where none are wanted"""
     vote: float = 0.0
     """what a first update says about β: its product with the memory, over its own square"""
+    sample: int = 0
+    """how many entries of Δ_i − β h_i the choice of θ wants of each client"""
+    single: str = ""
+    """why sums are not enough and each client's answer must be seen, with what to give instead; "" if they are"""
 
 
 @dataclass(frozen=True)
@@ -60,13 +69,17 @@ class Delivered:
     """u_i, shape (n,)"""
     beta: float
     step: Float
-    """Σ x_i, shape (d,)"""
+    """Σ x_i, shape (d,), without newcomers that can still be weighed"""
     change: Float
     """Σ y_i, shape (d,)"""
     statistics: Float
     """Σ w_i ⟨Δ_i, h_i⟩ and Σ w_i ‖h_i‖², shape (2,)"""
     statistics_weight: float
     """Σ w_i"""
+    newcomers: Mapping[int, Float] = field(default_factory=dict)
+    """x_i = u_i Δ_i of participants without an h_i, by their places: another u_i only scales it"""
+    residuals: Mapping[int, Float] = field(default_factory=dict)
+    """the entries of Δ_i − β h_i that were asked for, by the participants' places"""
 
 
 class HeldByClients(StaleMemory):
@@ -87,6 +100,8 @@ class HeldByClients(StaleMemory):
         super().__init__(num_clients, num_params, precision)
         self.ghosts = 0.0
         self._delivered: Delivered | None = None
+        self._scale = 1.0
+        self._residuals: dict[int, Float] = {}
 
     @property
     def nbytes(self) -> int:
@@ -101,25 +116,34 @@ class HeldByClients(StaleMemory):
         """Refuse: there is nothing to recompute it from."""
         return self.rows([])
 
-    def deliver(self, delivered: Delivered) -> None:
-        """Take what the round's participants sent; the next `prepare_exchange` uses it."""
-        self._delivered = delivered
+    def deliver(self, delivered: Delivered, clients: Ints, total_mass: float) -> None:
+        """Take what the round's participants sent; `total_mass` is A. The next `prepare_exchange` uses it."""
+        self._delivered, self._scale = delivered, total_mass
+        self._residuals = {int(clients[k]): entries for k, entries in delivered.residuals.items()}
+
+    def residuals(self, clients: Ints, updates: Sequence[NDArray[Any]], columns: Ints, beta: float) -> Float:
+        """Return what the clients sent of Δ_i − β h_i; `updates` is not looked at."""
+        result = np.empty((len(clients), len(columns)))
+        for row, client in zip(result if result.size else (), clients, strict=False):
+            row[:] = self._residuals[int(client)]
+        return result
 
     def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
         """Mix what was delivered; `fresh` is not looked at. Weights other than those announced are refused."""
         brought, self._delivered = self._delivered, None
         if brought is None or len(brought.weights) != len(clients):
             raise fail("memory", NAME, "the clients' sums must be delivered first: it serves fedstale.flower only")
-        total = float(mix.fresh.sum())
-        scale = float(brought.weights.sum()) / total if total else 1.0
-        announced = np.allclose(mix.fresh * scale, brought.weights, rtol=1e-9, atol=0.0)
+        count, wanted, step = len(clients), mix.fresh * self._scale, brought.step
+        weighed = np.array([k not in brought.newcomers for k in range(count)], dtype=bool)
+        announced = np.allclose(wanted[weighed], brought.weights[weighed], rtol=1e-9, atol=0.0)
         if not announced or not np.allclose(mix.stale, brought.beta * mix.fresh, rtol=1e-9, atol=0.0):
             raise fail("memory", NAME, "the rule weighs its clients otherwise than was announced to them")
-        count = len(clients)
+        for k, newcomer in brought.newcomers.items():
+            step = step + (wanted[k] / brought.weights[k]) * newcomer
         # Any terms with the same weighted sums teach β the same.
         means = np.divide(brought.statistics, brought.statistics_weight or 1.0)
         sums = kernel.Sums(
-            mix.total * self.total + brought.step / scale,
+            mix.total * self.total + step / self._scale,
             self.total + brought.change,
             np.full(count, means[0]),
             np.full(count, means[1]),

@@ -8,6 +8,7 @@ delta = step(rule, state, Round(t, …), gathered(…), lost)  # at the server, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,19 +46,29 @@ def orders_for(
             vote=said.vote,
             fade=fade,
             most=most,
+            sample=said.sample,
         )
         for k, client in enumerate(clients)
     ]
+
+
+def needs_single_answers(rule: Rule, state: State) -> str:
+    """Return why sums are not enough for a rule, with what to give instead; "" if they are."""
+    return rule.announce(state, state.round, np.empty(0, dtype=np.int64), np.empty(0)).single
 
 
 def gathered(orders: Sequence[Order], answers: Sequence[Answer], num_params: int) -> Delivered:
     """Add up what the participants sent, in the order in which they are given."""
     step, change, statistics = np.zeros(num_params), np.zeros(num_params), np.zeros(2)
     for one in answers:
-        step += one.step
+        if one.remembered:
+            step += one.step
         change += one.change
         statistics += one.statistics
-    return delivered(orders, [one.mass for one in answers], step, change, statistics)
+    sums = delivered(orders, [one.mass for one in answers], step, change, statistics)
+    newcomers = {k: one.step for k, one in enumerate(answers) if not one.remembered}
+    residuals = {k: one.residual for k, one in enumerate(answers) if one.residual.size}
+    return replace(sums, newcomers=newcomers, residuals=residuals)
 
 
 def delivered(
@@ -98,7 +109,7 @@ def step(
         memory.total = memory.total * faded
         memory.ghosts *= faded
         memory.lose(lost)
-        memory.deliver(sums)
+        memory.deliver(sums, round.clients, state.federation.total_mass)
         delta = (rule.step if model else rule.combine)(state, counted)
     except BaseException:  # a refused round leaves everything as it was
         memory.total, memory.ghosts, memory.slots, memory.masses = before

@@ -96,12 +96,16 @@ class TemperedFedStale(Rule):
     def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
         """α_i/p_i^θ, β and r_i, before it is known who comes."""
         own, p, to_theta = state.own(TemperedState), probabilities, thetas.make(self.theta)
-        if self.self_normalised or self.stand_in or not isinstance(to_theta, thetas.ConstantTheta):
-            what = "where the clients hold the memory, give theta as a number, stand_in=False, self_normalised=False"
-            raise fail("rule", self.name, f"a weight must not depend on who else comes: {what}")
+        learns = type(to_theta) is thetas.AutoTheta
+        if self.self_normalised or not (learns or isinstance(to_theta, thetas.ConstantTheta)):
+            what = 'give self_normalised=False, and theta="auto" or a number'
+            raise fail("rule", self.name, f"the clients hold the memory, and weigh themselves: {what}")
         beta, terms, vote = announced_beta(self.name, betas.make(self.beta), state.inside(own.beta), index, p)
-        theta = to_theta.value(state.inside(own.theta))
-        return Announcement(p**-theta, beta, self._rates(own.visits[clients] + 1), terms, vote)
+        theta, rates = to_theta.value(state.inside(own.theta)), self._rates(self._visits(own)[clients] + 1)
+        instead = ["stand_in=False"] * self.stand_in + ["theta=0.5"] * learns
+        single = f"{self.name} weighs newcomers and learns from single answers: give {', '.join(instead)}"
+        sample = to_theta.sample if isinstance(to_theta, thetas.AutoTheta) else 0
+        return Announcement(p**-theta, beta, rates, terms, vote, sample, single if instead else "")
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """The memory of everybody, and the correction by those who came."""
@@ -109,10 +113,11 @@ class TemperedFedStale(Rule):
         to_beta, of_beta = betas.make(self.beta), state.inside(own.beta)
         to_theta, of_theta = thetas.make(self.theta), state.inside(own.theta)
         beta, theta = to_beta.value(of_beta, round.index), to_theta.value(of_theta)
-        visits = own.visits[round.clients] + 1
+        before = self._visits(own)
+        visits = before[round.clients] + 1
         weights, of_all = self._weights(round, theta), beta / federation.total_mass
         if self.stand_in and not self.self_normalised:
-            came = float(federation.masses(np.flatnonzero(own.visits)).sum())
+            came = float(federation.masses(np.flatnonzero(before)).sum())
             weights, more = _stand_in(weights, round, visits == 1, came / federation.total_mass)
             of_all *= more
         rates = self._rates(visits)
@@ -124,10 +129,14 @@ class TemperedFedStale(Rule):
             to_beta.statistics,
             None if (rates == 1.0).all() else rates,
         )
+        again, columns = (
+            np.flatnonzero((visits > 1) & (round.probabilities < 1.0)),
+            to_theta.columns(federation.num_params),
+        )
+        fresh = [round.updates[int(k)] for k in again]
+        residuals = own.stale.residuals(round.clients[again], fresh, columns, beta)
         prepared = own.stale.prepare_exchange(round.clients, round.updates, mix)
         refuse_non_finite(round, prepared.sums.mix)
-        again = np.flatnonzero((visits > 1) & (round.probabilities < 1.0))
-        residuals = self._residuals(own, round, again, to_theta.columns(federation.num_params), beta)
         prepared.commit()
         learn(to_beta, of_beta, round, prepared.sums)
         to_theta.observe(of_theta, round.index, round.alpha[again], round.probabilities[again], residuals)
@@ -160,14 +169,11 @@ class TemperedFedStale(Rule):
         total = float(weights.sum())
         return weights / total if self.self_normalised and total > 0 else weights
 
-    def _residuals(self, own: TemperedState, round: CheckedRound, which: Ints, columns: Ints, beta: float) -> Float:
-        """Some entries of Δ_i − β m_i for some of those who came, with m_i as it was before the round."""
-        result = np.empty((len(which), len(columns)))
-        if result.size:
-            for row, k in zip(result, which, strict=True):
-                row[:] = round.updates[int(k)][columns]
-            result -= beta * own.stale.entries(round.clients[which], columns)
-        return result
+    @staticmethod
+    def _visits(own: TemperedState) -> Ints:
+        """How often each client came; a client of which nothing is remembered, or no longer, is new."""
+        visits: Ints = np.where(own.stale.slots >= 0, own.visits, 0)
+        return visits
 
 
 def _stand_in(weights: Float, round: CheckedRound, new: NDArray[np.bool_], came: float) -> tuple[Float, float]:
