@@ -109,7 +109,7 @@ def step(
         memory.total = memory.total * faded
         memory.ghosts *= faded
         memory.lose(lost)
-        memory.deliver(sums, round.clients, state.federation.total_mass)
+        memory.deliver(sums, np.asarray(round.clients), state.federation.total_mass)
         delta = (rule.step if model else rule.combine)(state, counted)
     except BaseException:  # a refused round leaves everything as it was
         memory.total, memory.ghosts, memory.slots, memory.masses = before
