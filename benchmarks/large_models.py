@@ -32,6 +32,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # what tells of results is imported where it is used: contenders have none of it
 BASE, OURS, SAVED, DISK = "Flower's FedAvg", "FedStale", "FedStale, checkpoint", "FedStale, rows on disk, checkpoint"
+DEFAULT = "TemperedFedStale"
 BEFORE = " (before)"
 ARRAYS = 25
 
@@ -63,7 +64,7 @@ def child(arguments: argparse.Namespace) -> None:
     from flwr.supercore.task_identity import TaskIdentity
     from tests.flower.grid import MemoryGrid, Node
 
-    from fedstale.flower import FedStale
+    from fedstale import flower
     from fedstale.state import State
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -118,8 +119,9 @@ def child(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.folder)
     if arguments.child != BASE:
         options |= {"memory": f"disk:{folder / 'rows'}" if arguments.child == DISK else "ram"}
-        options |= {"checkpoint": folder / "checkpoint", "resume": "auto"} if arguments.child != OURS else {}
-    strategy: Any = FedAvg(**options) if arguments.child == BASE else FedStale(**options)
+        options |= {"checkpoint": folder / "checkpoint", "resume": "auto"} if "checkpoint" in arguments.child else {}
+    kind: Any = {BASE: FedAvg, DEFAULT: flower.TemperedFedStale}.get(arguments.child, flower.FedStale)
+    strategy = kind(**options)
     start = np.zeros(length, dtype=np.float32)
     first = ArrayRecord({f"layer{i}": Array(start) for i in range(ARRAYS)})
     if arguments.resume:
@@ -259,7 +261,7 @@ def main() -> int:
     if arguments.child:
         child(arguments)
         return 0
-    names = [BASE, OURS, SAVED] if arguments.only is None else arguments.only.split(";")
+    names = [BASE, OURS, DEFAULT, SAVED] if arguments.only is None else arguments.only.split(";")
     with tempfile.TemporaryDirectory(prefix="large-", dir=arguments.folder) as folder:
         rows = measure(arguments, names, Path(folder))
     for row in rows:

@@ -263,7 +263,7 @@ class Pair:
         self._replies(self.two, 1, cleaned)
         self._equal()
         self.old = [*self.old[-20:], *sent]
-        self.counts.update(["taken"] if taken else [_kind(one.reason) for one in account.left_out])
+        self.counts.update(["taken"] if taken else [kind_of(one.reason) for one in account.left_out])
         return not taken
 
     def _equal(self) -> None:
@@ -316,17 +316,18 @@ KINDS = {
 }
 
 
-def _kind(reason: str) -> str:
+def kind_of(reason: str) -> str:
+    """A reason in a few words."""
     return next((kind for words, kind in KINDS.items() if words in reason), reason)
 
 
-def flower(mutations: int, seed: int = 0, every: int = 2000) -> Counter[str]:
+def flower(mutations: int, seed: int = 0, every: int = 2000, pairs: type[Pair] = Pair) -> Counter[str]:
     """Attack so many times; strategies start anew now and then, so that the crowd of new clients stays small."""
     counts: Counter[str] = Counter()
     with flower_task(logging.CRITICAL):
         for start in range(0, mutations, every):
             with TemporaryDirectory() as folder:
-                pair = Pair(seed + start, Path(folder))
+                pair = pairs(seed + start, Path(folder))
                 for _ in range(min(every, mutations - start)):
                     pair.attack()
                 pair.deep()
@@ -390,7 +391,12 @@ def main() -> None:
     parser.add_argument("--mutations", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for name, attack in (("Flower replies", flower), ("rounds of the rule", rule)):
+    from .hostile_late import LatePair
+
+    def late(mutations: int, seed: int) -> Counter[str]:
+        return flower(mutations, seed, pairs=LatePair)
+
+    for name, attack in (("Flower replies", flower), ("late replies", late), ("rounds of the rule", rule)):
         began = time.monotonic()
         counts = attack(options.mutations, options.seed)
         print(f"{name}: {options.mutations} mutations in {time.monotonic() - began:.0f} s", flush=True)

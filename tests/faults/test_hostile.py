@@ -30,6 +30,7 @@ from tests.everything import everything
 from tests.flower.grid import MemoryGrid, Model, Trainer, flat, record
 
 from . import hostile
+from .hostile_late import LatePair
 from .task import flower_task
 
 QUICK: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0, "min_train_nodes": 0, "min_available_nodes": 0}
@@ -53,6 +54,14 @@ def test_mutated_replies_change_nothing_or_are_sound(mutations: int) -> None:
     assert counts.total() >= mutations
     assert len(counts) >= 12, "the mutations reach every kind of fault"
     assert counts["taken"] < mutations / 2
+
+
+@pytest.mark.parametrize("mutations", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_mutated_replies_that_come_late_change_nothing_or_are_sound(mutations: int) -> None:
+    counts = hostile.flower(mutations, pairs=LatePair)
+    assert counts.total() >= mutations - 1
+    assert counts["late: taken"] > 0
+    assert len(counts) >= 10, "the mutations reach every kind of fault"
 
 
 def test_mutated_rounds_are_refused_without_a_trace() -> None:

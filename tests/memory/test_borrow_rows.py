@@ -58,6 +58,31 @@ def test_lent_rows_give_the_same_bits_as_copied_ones(where: str, seed: int, tmp_
     again.close()
 
 
+@pytest.mark.parametrize("where", ["ram", "disk"])
+def test_a_running_mean_is_kept_where_its_update_was_computed(where: str, tmp_path: Path) -> None:
+    """The same bits as from copies, in no more rows than the clients' and those of one round."""
+    n, d = 6, 9_000
+    rule, chance = fs.rules.TemperedFedStale(theta=0.5), np.random.default_rng(1)
+    federation = fs.Federation(n, d, probabilities=0.5)
+    lent = rule.init(federation, memory=f"disk:{tmp_path}/lent" if where == "disk" else "ram")
+    copied, memory = rule.init(federation, memory="ram"), lent.memory
+    assert isinstance(memory, Memory)
+    for t in range(12):
+        who = np.sort(chance.choice(n, 4, replace=False))
+        updates = chance.standard_normal((4, d)).astype(np.float32)
+        room = memory.borrow_rows(4, np.dtype(np.float32))
+        assert room is not None
+        for row, update in zip(room, updates, strict=True):
+            row[:] = update
+        found = rule.combine(lent, fs.Round(t, who, room))
+        expected = rule.combine(copied, fs.Round(t, who, list(updates)))
+        assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+    np.testing.assert_array_equal(memory.rows(np.arange(n)), copied.memory.rows(np.arange(n)))
+    assert memory.slots.max() < n + 4
+    del room, row
+    lent.close()
+
+
 def test_rows_of_another_dtype_are_not_lent() -> None:
     for where, dtype in (("ram:bfloat16", "f4"), ("ram:float16", "f4"), ("ram", "f8"), ("ram:float64", "f4")):
         state = fs.FedStale().init(fs.Federation(2, 5), memory=where)

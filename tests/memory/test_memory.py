@@ -18,6 +18,30 @@ from fedstale.memory.kernel import Mix
 N, D = 8, 33
 
 
+def test_rows_that_leave_the_process_after_every_stretch_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of a large model: pages of a file are given back as soon as they were used, and read again when needed."""
+    monkeypatch.setattr("fedstale.memory.kernel._STRETCH", 16_384)
+    monkeypatch.setattr("fedstale.memory.rows._LARGE_ROW", 0)
+    n, d = 3, 50_001
+    rule, chance = fs.FedStale(beta=0.5), np.random.default_rng(0)
+    on_disk, in_ram = (
+        rule.init(fs.Federation(n, d, probabilities=0.5), memory=where, model=np.zeros(d, dtype=np.float32))
+        for where in (f"disk:{tmp_path}", "ram")
+    )
+    for t in range(5):
+        who = np.sort(chance.choice(n, 2, replace=False))
+        updates = chance.standard_normal((2, d)).astype(np.float32)
+        rule.advance(on_disk, fs.Round(t, who, updates))
+        rule.step(in_ram, fs.Round(t, who, updates))
+    assert on_disk.model is not None
+    np.testing.assert_array_equal(on_disk.model, in_ram.model)
+    np.testing.assert_array_equal(on_disk.memory.rows(np.arange(n)), in_ram.memory.rows(np.arange(n)))
+    np.testing.assert_allclose(on_disk.memory.total, on_disk.memory.exact_total(), rtol=1e-12, atol=1e-12)
+    on_disk.close()
+
+
 @pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16"])
 def test_round_trip_is_within_half_a_unit(name: str) -> None:
     kind = precision(name)

@@ -161,7 +161,7 @@ class Aggregator:
             self.state.estimator, clients, [reply.identity for reply in valid], setting.asked_share
         )
         refuse_local_work(rule, self.state, clients)
-        rule.step(self.state, Round(index, clients, [update.row for update in updates], probabilities=p))
+        rule.advance(self.state, Round(index, clients, [update.row for update in updates], probabilities=p))
         self._remember_buffers(updates)
         contributed = set(clients.tolist())
         probabilities.observe(self.state.estimator, clients, [i for i in setting.not_asked if i not in contributed])

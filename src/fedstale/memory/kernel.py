@@ -12,7 +12,7 @@ to rounding. Which of the two is taken depends on the shape and the kind of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -27,6 +27,8 @@ from .precision import Precision
 COLUMNS = 8192
 ROWS = 8
 _EXACT_COLUMNS = 1 << 16
+_STRETCH = 1 << 22
+"""Columns after which rows may leave the memory of the process."""
 _WORTH_COMPILING = 1 << 20
 """Numbers of a round from which on loops are compiled: loading numba takes as long as hundreds of smaller rounds."""
 
@@ -122,18 +124,46 @@ def exchange(
     old_masses: Float,
     total: Float,
     out: Float,
+    leave: Callable[[slice], None] | None = None,
 ) -> Sums:
     """Mix fresh and stale rows, write the new ones to `target`, and the moved running total to `out`.
 
     `stale[i]` is None for a client never seen before (h_i = 0). `target` never overlaps `stale`, and `total`
     is not touched: until the caller makes the result current, nothing has happened. A fresh row that was
-    computed in its target (`Memory.borrow_rows`) is not copied.
+    computed in its target (`Memory.borrow_rows`) is not copied, but written over where another is kept (`mix.refresh`).
+    `leave` is told of columns of the rows that are done with.
     """
     count, length = len(fresh), len(total)
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
-    if count * length >= _WORTH_COMPILING and (loops := _loops(fresh)) is not None:
-        loops.exchange(fresh, stale, target, precision, mix, old_masses, total, sums)
-        return sums
+    loops = _loops(fresh) if count * length >= _WORTH_COMPILING else None
+    for low in range(0, length, _STRETCH):
+        some = slice(low, min(low + _STRETCH, length))
+        part = Sums(sums.mix[some], out[some], np.zeros(count), np.zeros(count))
+        rows = [row[some] for row in fresh], [None if row is None else row[some] for row in stale]
+        places = [row[some] for row in target]
+        if loops is not None:
+            loops.exchange(*rows, places, precision, mix, old_masses, total[some], part)
+        else:
+            _exchange(*rows, places, precision, mix, old_masses, total[some], part)
+        sums.inner += part.inner
+        sums.stale_sq += part.stale_sq
+        if leave is not None:
+            leave(some)
+    return sums
+
+
+def _exchange(
+    fresh: Sequence[NDArray[Any]],
+    stale: Sequence[NDArray[Any] | None],
+    target: Sequence[NDArray[Any]],
+    precision: Precision,
+    mix: Mix,
+    old_masses: Float,
+    total: Float,
+    sums: Sums,
+) -> None:
+    """Do it with NumPy, into `sums`."""
+    count, length, out = len(fresh), len(total), sums.total
     np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
     exact = mix.refresh is None and all(precision.keeps(row.dtype) for row in fresh)
@@ -167,7 +197,6 @@ def exchange(
         moved -= _sums(h_weights[:, some], h)
         sums.mix[columns] += moved[0]
         out[columns] += moved[1]
-    return sums
 
 
 def _sums(weights: Float, block: Float) -> Float:

@@ -6,8 +6,10 @@ A row store is a growing array of equal slots. Which client owns which slot is t
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -33,6 +35,8 @@ _START = 4096  # bytes before the first row
 _HEADER = _START - LOCK_OWNER_BYTES
 _RAM_BLOCK = 64 << 20
 _FILE_BLOCK, _LARGEST_FILE_BLOCK = 4 << 20, 64 << 20
+_LARGE_ROW = 64 << 20
+"""Bytes of a row whose pages are given back after use."""
 _PIECE = 64 << 20
 """Bytes that are written at once."""
 _OWNER = "checkpoint"
@@ -54,6 +58,9 @@ class RowStore(Protocol):
 
     def write(self, slot: int, row: NDArray[Any]) -> None:
         """Store a row that is not needed in memory for now, shape (d,), as it is stored."""
+
+    def leave(self, slots: Sequence[int], columns: slice) -> None:
+        """Take note that these columns of some rows are not needed in memory for now."""
 
     def check(self) -> None:
         """Refuse to go on when the slots are no longer there; asked before a round touches them."""
@@ -84,6 +91,9 @@ class RamRows:
     def write(self, slot: int, row: NDArray[Any]) -> None:
         """Store a row."""
         np.copyto(self.row(slot), row)
+
+    def leave(self, slots: Sequence[int], columns: slice) -> None:
+        """RAM is where they live."""
 
     def check(self) -> None:
         """RAM is always there."""
@@ -239,6 +249,19 @@ class FileRows:
         done = 0
         while done < content.size:
             done += os.pwrite(self._file.fileno(), content[done : done + _PIECE].data, place + done)
+
+    def leave(self, slots: Sequence[int], columns: slice) -> None:
+        """Give the pages back: the system keeps them as long as it has room, and what was written is not lost."""
+        if sys.platform != "linux" or self._row_bytes < _LARGE_ROW:
+            return
+        for slot in slots:
+            block, start, _ = self._block(slot)
+            first = (_START + start * self._row_bytes) % mmap.ALLOCATIONGRANULARITY + (slot - start) * self._row_bytes
+            low = first + columns.start * self._dtype.itemsize
+            low += -low % mmap.PAGESIZE
+            length = first + columns.stop * self._dtype.itemsize - low
+            if isinstance(mapping := self._blocks[block].base, mmap.mmap) and length >= mmap.PAGESIZE:
+                mapping.madvise(mmap.MADV_DONTNEED, low, length - length % mmap.PAGESIZE)
 
     def _reserve(self, slots: int) -> None:
         # A write into a mapped hole of a full disk kills the process; asking for the space first is an error.

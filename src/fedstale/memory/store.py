@@ -55,7 +55,6 @@ class Memory(StaleMemory):
     ) -> None:
         super().__init__(num_clients, num_params, precision, file)
         self.run = run
-        self._next_total: Float = np.empty(num_params)
         self._rows: RowStore
         if file is None:
             self._rows = RamRows(num_params, precision)
@@ -100,7 +99,8 @@ class Memory(StaleMemory):
         """Mix the round's rows in one pass and write the new ones to spare slots."""
         self._rows.check()
         slots = [int(slot) for slot in self.slots[clients]]
-        target = self._targets(fresh, in_place=mix.refresh is None)
+        target = self._targets(fresh)
+        touched = [slot for slot in (*slots, *target) if slot >= 0]
         sums = kernel.exchange(
             fresh,
             [None if slot < 0 else self._rows.row(slot) for slot in slots],
@@ -109,15 +109,16 @@ class Memory(StaleMemory):
             mix,
             old_masses=self.masses[clients],
             total=self.total,
-            out=self._next_total,
+            out=np.empty(self.num_params),  # for the round only: it is as large as two rows
+            leave=lambda columns: self._rows.leave(touched, columns),
         )
         return _RowExchange(sums, self, self._version, clients, target, mix.masses)
 
     def borrow_rows(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
         """Return room for `count` updates that the next `prepare_exchange` keeps where they are, without a copy.
 
-        Any of them may be left unused. They are valid until the next `prepare_exchange` or `borrow_rows` and must not
-        be kept (a view keeps a file mapped). None if rows are stored in another dtype.
+        Any of them may be left unused. They are valid until the next `prepare_exchange` or `borrow_rows`, which may
+        write over them, and must not be kept (a view keeps a file mapped). None if rows are stored in another dtype.
         """
         self._borrowed = {}
         if not self.precision.keeps(dtype) or self.precision.dtype != dtype:
@@ -132,16 +133,13 @@ class Memory(StaleMemory):
         reused = self._free[max(0, len(self._free) - count) :]
         return reused + list(range(self._end, self._end + count - len(reused)))
 
-    def _targets(self, fresh: Sequence[NDArray[Any]], *, in_place: bool) -> list[int]:
-        """Slots for new rows: the one that a row was computed in, or a spare one that nobody has borrowed.
-
-        A row that is stored otherwise than it came (not `in_place`) is not written over it: a round may be refused.
-        """
+    def _targets(self, fresh: Sequence[NDArray[Any]]) -> list[int]:
+        """Slots for new rows: the one that a row was computed in, or a spare one that nobody has borrowed."""
         if not self._borrowed:
             return self._spare(len(fresh))
         borrowed = set(self._borrowed.values())
         others = (slot for slot in self._spare(len(fresh) + len(borrowed)) if slot not in borrowed)
-        slots = (self._borrowed.get(row.ctypes.data) if in_place else None for row in fresh)
+        slots = (self._borrowed.get(row.ctypes.data) for row in fresh)
         return [next(others) if slot is None else slot for slot in slots]
 
     def _move(self, clients: Ints, target: list[int], masses: Float) -> None:
@@ -368,4 +366,4 @@ class _RowExchange(PreparedExchange):
         if self._memory._version != self._version:
             raise InvalidInput("the memory changed after this exchange was prepared")
         self._memory._move(self._clients, self._target, self._masses)
-        self._memory.total, self._memory._next_total = self.sums.total, self._memory.total
+        self._memory.total = self.sums.total

@@ -7,7 +7,7 @@ A rule is a frozen dataclass of hyper-parameters. All that it remembers is in th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -153,6 +153,10 @@ class Rule(ABC):
         (Where Δ does not fit that dtype, as may happen with float16, it is float64.)
         A round that is wrong in any way is refused whole and leaves the state as it was.
         """
+        return cast_like(self._combined(state, round), round.updates)
+
+    def _combined(self, state: State, round: Round) -> Float:
+        """Δ as it is computed."""
         if state.rule != self.name:
             raise fail("state", f"state of {state.rule}", f"{self.name} continues only its own state")
         if round.index < state.round:
@@ -163,19 +167,35 @@ class Rule(ABC):
         delta = self.update(state, checked)
         state.last_seen[checked.clients] = round.index
         state.round = round.index + 1
-        return cast_like(delta, round.updates)
+        return delta
 
     def step(self, state: State, round: Round) -> Any:
         """w_{t+1} = w_t − η_s Δ (Algorithm 1, last line), in place on `state.model`; returns Δ."""
-        if state.model is None:
-            raise fail("model", None, "step needs a model: pass model=w to init")
+        model = _model_of(state)
         delta = self.combine(state, round)
         moved = np.asarray(delta)
-        for low in range(0, len(moved), _PIECE):  # η_s Δ of a large model is not made whole
-            piece = slice(low, low + _PIECE)
-            model = state.model[piece]
-            np.subtract(model, self.server_lr * moved[piece], out=model, casting="same_kind")
+        for piece in _pieces(len(moved)):
+            np.subtract(model[piece], self.server_lr * moved[piece], out=model[piece], casting="same_kind")
         return delta
+
+    def advance(self, state: State, round: Round) -> None:
+        """Do what `step` does, for large models: Δ in the updates' dtype is not made whole, and not returned."""
+        model = _model_of(state)
+        delta = self._combined(state, round)
+        for piece in _pieces(len(delta)):
+            moved = cast_like(delta[piece], round.updates)
+            np.subtract(model[piece], self.server_lr * np.asarray(moved), out=model[piece], casting="same_kind")
+
+
+def _model_of(state: State) -> NDArray[Any]:
+    if state.model is None:
+        raise fail("model", None, "step needs a model: pass model=w to init")
+    return state.model
+
+
+def _pieces(length: int) -> Iterator[slice]:
+    """Cut a vector into pieces that stay in the cache: η_s Δ of a large model is not made whole."""
+    return (slice(low, low + _PIECE) for low in range(0, length, _PIECE))
 
 
 def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
