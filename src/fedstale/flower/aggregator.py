@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from ..checks import Float, fail
+from ..checks import fail
 from ..federation import Federation, Ints, Round
 from ..memory import Memory
 from ..rules import Rule
-from ..screening import fault
 from ..state import State
 from .bounds import LengthBound
+from .client_updates import ClientUpdate, read_update, shorten
 from .layout import BadArrays, Layout, read_arrays
 from .members import Members
 from .probabilities import Probabilities
@@ -29,16 +29,6 @@ from .refusals import refuse_local_work
 from .replies import ClientReply, LeftOut
 from .round_facts import AppliedRound, LateUpdate, RoundSetting
 from .sizes import renew_sizes
-
-
-@dataclass(frozen=True)
-class _ClientUpdate:
-    """A valid reply: its Δ_i with ‖Δ_i‖, and its buffers."""
-
-    reply: ClientReply
-    row: NDArray[Any]
-    length: float
-    buffers: dict[str, NDArray[Any]]
 
 
 class Aggregator:
@@ -151,7 +141,7 @@ class Aggregator:
         part = self.layout.trained(reply.arrays for reply in replies)
         self._part = part if replies else self._part
         found = self._admitted(self._read(replies, probabilities, rows, sent, part), setting.max_clients)
-        updates = [item for item in found if isinstance(item, _ClientUpdate)]
+        updates = [item for item in found if isinstance(item, ClientUpdate)]
         cut = self.register([update.reply for update in updates], probabilities, setting)
         updates.sort(key=lambda update: self.members[update.reply.identity])  # the order of all sums
         shortened = self._shorten(updates, setting.max_norm_ratio)
@@ -197,7 +187,7 @@ class Aggregator:
         self.members.last_heard[client] = index
         return None
 
-    def _remember_buffers(self, updates: Sequence[_ClientUpdate]) -> None:
+    def _remember_buffers(self, updates: Sequence[ClientUpdate]) -> None:
         """Keep what clients sent of the arrays beside the vector, and average over everybody's last."""
         if not updates or not self.layout.buffers:
             return
@@ -217,40 +207,32 @@ class Aggregator:
         rows: Sequence[NDArray[Any]],
         sent: NDArray[Any],
         part: AbstractSet[str],
-    ) -> list[_ClientUpdate | LeftOut]:
-        """Compute each reply's Δ_i = sent − w_i in a row of its own; what is wrong with a reply leaves it out.
+    ) -> list[ClientUpdate | LeftOut]:
+        """Compute each reply's Δ_i = sent − w_i in a row of its own; what is wrong with a reply leaves it out."""
 
-        A model that was read is let go: with the row beside it, it would be in memory twice.
-        """
+        def known(reply: ClientReply) -> None:
+            if not probabilities.knows(reply.identity):
+                raise BadArrays(f"no probability is known for client {reply.identity}")
+            if self.by_sample and reply.size is None:
+                raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
 
-        def read_reply(i: int) -> _ClientUpdate | LeftOut:
-            reply, row = replies[i], rows[i]
-            arrays = reply.take_arrays()
-            try:
-                if not probabilities.knows(reply.identity):
-                    raise BadArrays(f"no probability is known for client {reply.identity}")
-                if self.by_sample and reply.size is None:
-                    raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
-                self.layout.check(arrays, part)
-                with np.errstate(over="ignore", invalid="ignore"):
-                    square = self.layout.difference(sent, arrays, row)
-                if (reason := fault(row, square)) is not None:
-                    raise BadArrays(f"its update cannot be used: {reason}")
-                return _ClientUpdate(reply, row, float(np.sqrt(square)), self.layout.buffers_of(arrays))
-            except BadArrays as error:
-                return LeftOut(reply.node, "bad", str(error), reply.identity)
+        pairs = zip(replies, rows[: len(replies)], strict=True)
+        return [read_update(reply, row, self.layout, sent, part, known) for reply, row in pairs]
 
-        return [read_reply(i) for i in range(len(replies))]
+    def _shorten(self, updates: Sequence[ClientUpdate], ratio: float | None) -> int:
+        """Shorten what is much longer than usual; return how many replies had such."""
+        clients = {self.members[update.reply.identity]: update for update in updates}
+        return shorten(clients, self.update_lengths, self.buffer_lengths, self.buffers, ratio)
 
     def _admitted(
-        self, found: Sequence[_ClientUpdate | LeftOut], max_clients: int | None
-    ) -> list[_ClientUpdate | LeftOut]:
+        self, found: Sequence[ClientUpdate | LeftOut], max_clients: int | None
+    ) -> list[ClientUpdate | LeftOut]:
         """Leave out clients that are new when there are as many as there may be."""
-        result: list[_ClientUpdate | LeftOut] = []
+        result: list[ClientUpdate | LeftOut] = []
         free = np.inf if max_clients is None else max_clients - len(self.members)
         for item in found:
-            new = isinstance(item, _ClientUpdate) and item.reply.identity not in self.members
-            if isinstance(item, _ClientUpdate) and new and free <= 0:
+            new = isinstance(item, ClientUpdate) and item.reply.identity not in self.members
+            if isinstance(item, ClientUpdate) and new and free <= 0:
                 reason = f"it is new, and there are max_clients = {max_clients} already"
                 result.append(LeftOut(item.reply.node, "bad", reason, item.reply.identity))
                 continue
@@ -292,29 +274,6 @@ class Aggregator:
             probabilities.grow(state.estimator, rows)
         probabilities.forget(state.estimator, new)  # a row may have been there for a while
         return cut
-
-    def _shorten(self, updates: Sequence[_ClientUpdate], ratio: float | None) -> int:
-        """Shorten updates and changes of buffers that are much longer than usual; return how many replies had such."""
-        clients = {self.members[update.reply.identity]: update for update in updates}
-        lengths = {client: update.length for client, update in clients.items()}
-        factors = self.update_lengths.factors(lengths, ratio)
-        real = [slot.name for slot in self.layout.buffers if slot.dtype.kind == "f"]
-        changes = {client: self._changes(update, real) for client, update in clients.items()}
-        squares = {client: sum(np.vdot(a, a) for a in change.values()) for client, change in changes.items() if change}
-        far = {client: float(np.sqrt(square)) for client, square in squares.items()}
-        buffer_factors = self.buffer_lengths.factors(far, ratio)
-        for client, update in clients.items():
-            if factors[client] < 1.0:
-                np.multiply(update.row, factors[client], out=update.row, casting="same_kind")
-            if (factor := buffer_factors.get(client, 1.0)) < 1.0:
-                for name, change in changes[client].items():
-                    update.buffers[name] = (self.buffers[name] + factor * change).astype(self.buffers[name].dtype)
-        return sum(factors[client] < 1.0 or buffer_factors.get(client, 1.0) < 1.0 for client in clients)
-
-    def _changes(self, update: _ClientUpdate, names: Sequence[str]) -> dict[str, Float]:
-        """Return by how much a reply's buffers differ from those that were sent."""
-        there = [name for name in names if name in update.buffers]
-        return {name: update.buffers[name].astype(np.float64) - self.buffers[name] for name in there}
 
     def _fade(self, index: int, every: int | None) -> None:
         """Halve rows that nobody has renewed for so many rounds, and again after as many.

@@ -60,7 +60,7 @@ class SavedStrategy(FedAvg):
             options["max_weight"] = rule.max_weight if options["max_weight"] is None else options["max_weight"]
             rule = rule.rule
         self.rule = rule
-        self._bounded = guard(robustly(rule, options["robust"]), options["clip_norm"], options["max_weight"])
+        self.bounded_rule = guard(robustly(rule, options["robust"]), options["clip_norm"], options["max_weight"])
         self.options = options
         self.identity = Identity(options["identity"], must_last=options["checkpoint"] is not None)
         self.probabilities = Probabilities(options["probabilities"])
@@ -84,7 +84,7 @@ class SavedStrategy(FedAvg):
         # Rounds of earlier calls of `start`, of this one, and rounds that were done before this process.
         self._rounds_before = 0
         self._rounds_configured = 0
-        self._rounds_resumed = 0
+        self.rounds_resumed = 0
         self._send_saved = False
         self._release: weakref.finalize[[], SavedStrategy] | None = None
 
@@ -98,7 +98,7 @@ class SavedStrategy(FedAvg):
                 allowed = f'holds a checkpoint already: give {type(self).__name__}(…, resume="auto") to go on with it, '
                 raise fail("checkpoint", str(self.checkpoint), allowed + "or choose another folder")
             self.aggregator = Aggregator.start(
-                self._bounded,
+                self.bounded_rule,
                 arrays,
                 self.probabilities,
                 weights=self.options["weights"],
@@ -131,9 +131,9 @@ class SavedStrategy(FedAvg):
         self.identity.nodes.update({int(node): name for node, name in saved.facts["nodes"].items()})
         self.asking.late.restore(saved.facts.get("unanswered", ()), checkpoint_file.sent_models(aggregator))
         self.pending_log = pending_log
-        self._rounds_resumed = aggregator.state.round
+        self.rounds_resumed = aggregator.state.round
         self._send_saved = True
-        self.history.load(self._rounds_resumed)
+        self.history.load(self.rounds_resumed)
         self._sent_arrays = aggregator.arrays()
         self._returned = aggregator.returned or self._sent_arrays
 

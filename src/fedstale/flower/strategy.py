@@ -8,41 +8,38 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from ..checks import fail, printable
+from ..checks import fail
 from ..interrupts import postponed
 from ..rules import Rule
 from . import checkpoint_file
 from .account import Account
-from .client_metrics import aggregate_metrics, is_own
+from .client_metrics import is_own
+from .evaluation import EvaluatedStrategy
 from .forgetting import erase, forget_overdue
 from .identity import NO_IDENTITY, REMEDIES
 from .journal import per_client, round_metrics, scalars, to_metrics
+from .late_updates import note_unanswered, take_up_late
 from .loop import run_rounds
-from .options import AggregateMetrics, Options, checked
+from .options import Options, checked
 from .refusals import no_secure_aggregation, refuse_central_privacy
-from .replies import MAX_REASON, ClientReply, LeftOut, SentMessages, read_reply, sort_replies
-from .round_facts import AppliedRound, LateUpdate
-from .saving import SavedStrategy
+from .replies import ClientReply, LeftOut, SentMessages, sort_replies
+from .round_facts import AppliedRound
 from .strategy_config import StrategyConfig
 
 _logger = getLogger("flwr")
-_TIMEOUT = 3600.0
-"""Seconds of a round where a loop that is not ours does not say: Flower's default."""
 _LEFT_OUT_KEPT = 10_000
 """How many replies that were left out a strategy can tell of."""
 
 
-class RuleStrategy(SavedStrategy):
+class RuleStrategy(EvaluatedStrategy):
     """A Flower strategy that aggregates by a rule of the library.
 
     Parameters
@@ -129,10 +126,7 @@ class RuleStrategy(SavedStrategy):
         """What the last round did, and its numbers."""
         self.account: Account | None = None
         """Who was asked in the last round, and what became of each."""
-        self.timeout: float | None = None
-        """Seconds that a round waits for its replies, where that is known."""
         self._secure_replies: list[Message] = []
-        self._sent_messages = SentMessages(0, [])
         self._store_warned = False
 
     @classmethod
@@ -189,8 +183,8 @@ class RuleStrategy(SavedStrategy):
         index = self._rounds_before + server_round
         aggregator = self.prepare(arrays)
         if self.held is not None:
-            self.held.prepare(self._bounded, aggregator)
-        if index <= self._rounds_resumed:
+            self.held.prepare(self.bounded_rule, aggregator)
+        if index <= self.rounds_resumed:
             _logger.log(INFO, "configure_train: round %s was done before the restart", server_round)
             return []
         if self.journal.unused and not self._store_warned:
@@ -201,7 +195,7 @@ class RuleStrategy(SavedStrategy):
         if self._send_saved:  # whatever a loop that went through the earlier rounds again has made of it
             arrays, self._send_saved = self.current_arrays(), False
         self._use(arrays)
-        nodes = self.asking.nodes(grid, self.asking.train, aggregator, self._timeout)
+        nodes = self.asking.nodes(grid, self.asking.train, aggregator, self._patience)
         self.identity.warn(nodes)
         selected = self.asking.select_for_training(nodes, index, aggregator)
         _logger.log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(selected), len(nodes))
@@ -214,8 +208,8 @@ class RuleStrategy(SavedStrategy):
         if self.held is not None:
             share = self.asking.train.inclusion(len(nodes))
             share = 1.0 if share is None else share
-            messages = self.held.write_orders(grid, self._bounded, aggregator, index - 1, messages, share)
-        self._sent_messages = SentMessages(server_round, messages)
+            messages = self.held.write_orders(grid, self.bounded_rule, aggregator, index - 1, messages, share)
+        self.sent_messages = SentMessages(server_round, messages)
         if self.held is not None and self.options["secure_aggregation"] is not None:
             # Flower's protocol has messages of its own, and takes a round from here to the sums.
             self._secure_replies = self.held.run_secure(grid, aggregator, messages, server_round, self.timeout)
@@ -233,25 +227,25 @@ class RuleStrategy(SavedStrategy):
         if not self.asking.train.active:
             return None, None
         index = self._rounds_before + server_round
-        if index <= self._rounds_resumed:
+        if index <= self.rounds_resumed:
             return self._returned, self.history.get("train", index)
-        if self.aggregator is None or self._sent_messages.round != server_round:
+        if self.aggregator is None or self.sent_messages.round != server_round:
             raise fail("server_round", server_round, "configure_train must be called first, in the same round")
         if self.options["secure_aggregation"] is not None:
             replies, self._secure_replies = self._secure_replies, []
-        key, sent, replies = self.arrayrecord_key, self._sent_messages, list(replies)
+        key, sent, replies = self.arrayrecord_key, self.sent_messages, list(replies)
         whole = self.held is not None or is_own(self.train_metrics_aggr_fn)
         accepted, left_out = sort_replies(replies, sent, self.identity, key, self.weighted_by_key, whole=whole)
         self._refuse_strangers(accepted, left_out)
-        late, unused = self._take_up_late(index)
+        late, unused = take_up_late(self, index)
         left_out += unused
-        self._note_unanswered(index, replies)
+        note_unanswered(self, index, replies)
         del replies  # large models need not wait in memory until the round is done
-        setting = self.asking.setting(index, self._sent_messages.nodes, self.aggregator, self._rounds_resumed)
+        setting = self.asking.setting(index, self.sent_messages.nodes, self.aggregator, self.rounds_resumed)
         if self.held is None:
-            applied = self.aggregator.apply_round(self._bounded, index - 1, accepted, self.probabilities, setting)
+            applied = self.aggregator.apply_round(self.bounded_rule, index - 1, accepted, self.probabilities, setting)
         else:
-            applied = self.held.apply_round(self._bounded, self.aggregator, index - 1, accepted, setting)
+            applied = self.held.apply_round(self.bounded_rule, self.aggregator, index - 1, accepted, setting)
         left_out += applied.left_out
         for reply in applied.replies:
             self.identity.confirm(reply.node, reply.identity)
@@ -260,7 +254,7 @@ class RuleStrategy(SavedStrategy):
             _logger.log(WARNING, "round %d: reply of node %s left out: %s", server_round, who, bad.reason)
             self.left_out.append((server_round, bad))
         contributed = [reply.node for reply in applied.replies]
-        asked, connected_count = self._sent_messages.nodes, len(self.asking.connected)
+        asked, connected_count = self.sent_messages.nodes, len(self.asking.connected)
         self.account = Account.make(server_round, connected_count, asked, contributed, left_out)
         _logger.log(INFO, "aggregate_train: %s of %s asked contributed", len(contributed), len(self.account.asked))
         gone = forget_overdue(self, index)
@@ -269,7 +263,7 @@ class RuleStrategy(SavedStrategy):
         numbers = round_metrics(self.aggregator, applied, self.account, clients, len(gone), late, busy)
         numbers |= {} if self.held is None else self.held.numbers
         self.last_round = applied, numbers
-        self._sent_messages = SentMessages(0, [])
+        self.sent_messages = SentMessages(0, [])
         self._sent_arrays = self._returned = self.aggregator.arrays()
         metrics = self._aggregate_metrics([reply.content for reply in applied.replies], self.train_metrics_aggr_fn)
         self.pending_log = {"numbers": scalars("train/", metrics) | numbers, "participants": applied.clients.tolist()}
@@ -282,40 +276,6 @@ class RuleStrategy(SavedStrategy):
     def sees_replies_again(self) -> bool:
         """Whether a subclass is handed the replies of a round and may look at them once more."""
         return type(self).aggregate_train is not RuleStrategy.aggregate_train
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Select nodes for the evaluation of the model."""
-        self.settle(arrays)
-        index = self._rounds_before + server_round
-        if not self.asking.evaluate.active or self._evaluated_before(index):
-            return []
-        if index == self._rounds_resumed:
-            arrays = self.current_arrays()
-        nodes = self.asking.nodes(grid, self.asking.evaluate, self.aggregator, self._timeout)
-        selected = self.asking.select_for_evaluation(nodes, index)
-        _logger.log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(selected), len(nodes))
-        messages = self._messages(server_round, arrays, config, selected, MessageType.EVALUATE)
-        self._sent_messages = SentMessages(server_round, messages)
-        return messages
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the metrics of the nodes that evaluated; a failed node is missing from the average."""
-        index = self._rounds_before + server_round
-        if self._evaluated_before(index):
-            return self.history.get("evaluate", index)
-        contents: dict[int, RecordDict] = {}
-        for node, reply in self._sent_messages.match(replies):
-            if node is None or not reply.has_content() or node in contents:
-                reason = reply.error.reason if reply.has_error() else "it answers nothing that was asked"
-                text = "round %d: evaluation of node %s left out: %s"
-                _logger.log(WARNING, text, server_round, node, printable(str(reason), MAX_REASON))
-                continue
-            contents[node] = reply.content
-        found = self._aggregate_metrics([contents[node] for node in sorted(contents)], self.evaluate_metrics_aggr_fn)
-        self.history.add("evaluate", index, found)
-        return found
 
     def start(
         self,
@@ -364,37 +324,6 @@ class RuleStrategy(SavedStrategy):
         """
         erase(self, client)
 
-    def _take_up_late(self, index: int) -> tuple[int, list[LeftOut]]:
-        """Put what arrived after its round into the memory; return how many such replies there were, and the bad ones.
-
-        A rule without a memory that could hold them has only their number.
-        """
-        assert self.aggregator is not None  # noqa: S101 - the round was configured
-        late, left_out, before = self.asking.late.take(), list[LeftOut](), len(self.aggregator.members)
-        for unanswered, message, sent in late:
-            reply = read_reply(unanswered.node, message, self.identity, self.arrayrecord_key, self.weighted_by_key)
-            if isinstance(reply, LeftOut):
-                left_out.append(replace(reply, kind="late"))
-                continue
-            if sent is None or not self._bounded.takes_late:
-                continue
-            setting = self.asking.setting(index, self._sent_messages.nodes, self.aggregator, self._rounds_resumed)
-            update, joined = LateUpdate(reply, unanswered.round, sent), len(self.aggregator.members) - before
-            refused = self.aggregator.put_late(self._bounded, index - 1, update, self.probabilities, setting, joined)
-            if refused is None:
-                self.identity.confirm(reply.node, reply.identity)
-            else:
-                left_out.append(refused)
-        return len(late) - len(left_out), left_out
-
-    def _note_unanswered(self, index: int, replies: Sequence[Message]) -> None:
-        """Take note of who has not answered, with the model that was sent."""
-        assert self.aggregator is not None  # noqa: S101 - the round was configured
-        if self.options["late_for"]:
-            keep = self._bounded.takes_late and len(replies) < len(self._sent_messages.nodes)
-            model = np.array(self.aggregator.layout.as_sent(self.aggregator.model)) if keep else None
-            self.asking.late.note(self._sent_messages, replies, index - 1, model)
-
     def _refuse_strangers(self, accepted: Sequence[ClientReply], left_out: Sequence[LeftOut]) -> None:
         """Refuse to go on where nobody can be found again and everything is to be saved."""
         if self.aggregator is None or self.aggregator.identities or accepted or not self.identity.must_last:
@@ -403,28 +332,6 @@ class RuleStrategy(SavedStrategy):
         if nameless:
             what = f"a checkpoint needs clients that are found again, and {len(nameless)} replies name none. {REMEDIES}"
             raise fail("identity", self.identity.mode, what)
-
-    @property
-    def _timeout(self) -> float:
-        return _TIMEOUT if self.timeout is None else self.timeout
-
-    def _evaluated_before(self, index: int) -> bool:
-        """Whether clients evaluated this round in an earlier process, as far as it came."""
-        last = self._rounds_resumed
-        return index < last or (index == last and self.history.has("evaluate", index))
-
-    def _messages(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, nodes: Iterable[int], kind: str
-    ) -> list[Message]:
-        config["server-round"] = server_round
-        record = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        group, ttl = str(server_round), self.timeout
-        if kind == MessageType.TRAIN and self.options["late_for"]:  # longer, until a late reply is of no use either
-            ttl = (1 + self.options["late_for"]) * self._timeout
-        return [Message(record, dst_node_id=n, message_type=kind, group_id=group, ttl=ttl) for n in nodes]
-
-    def _aggregate_metrics(self, contents: Sequence[RecordDict], aggregate: AggregateMetrics) -> MetricRecord | None:
-        return aggregate_metrics(contents, aggregate, self.weighted_by_key, self.identity)
 
     def initialize_parameters(self, *_: Any, **__: Any) -> Any:
         """Refuse Flower's legacy workflows, SecAgg+ among them."""
