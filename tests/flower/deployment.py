@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -413,12 +414,30 @@ def simulation(machine: Machine) -> dict[str, Any]:
     return {"status": status, **machine.about("sim"), **machine.story("sim")}
 
 
+def baseline(machine: Machine) -> dict[str, Any]:
+    """The baseline by `flwr run .`, made short by its own settings."""
+    shutil.copytree(ROOT / "examples" / "baseline", machine.folder / "baseline")
+    machine.app = machine.folder / "baseline"
+    (machine.folder / "flwr-cli").mkdir()
+    table = machine.folder / "table.csv"
+    short = f'num-server-rounds=3 num-clients=6 betas="0 1" swaps="0" seeds="0" output="{table}"'
+    nodes = "num-supernodes=6 client-resources-num-cpus=1"
+    run = str(machine.flwr("run", ".", "local", "-c", short, "--federation-config", nodes)["run-id"])
+
+    def over() -> str:
+        status = machine.status(run, "local")
+        return status if status.startswith("finished") else ""
+
+    status = wait("the baseline ended", over, PATIENCE, every=5.0)
+    return {"status": status, "table": table.read_text() if table.exists() else ""}
+
+
 def main() -> None:
     """Run one scenario."""
     scenario, folder = sys.argv[1], Path(sys.argv[2])
     machine = Machine(folder)
     try:
-        known = (insecure, secure, simulation, keyless, late, held)
+        known = (insecure, secure, simulation, keyless, late, held, baseline)
         report = {function.__name__: function for function in known}[scenario](machine)
         (folder / "report.json").write_text(json.dumps(report, indent=1))
     finally:

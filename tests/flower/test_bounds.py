@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 import fedstale as fs
-from fedstale.flower import FedStale, UnbiasedFedAvg
+from fedstale.flower import FedStale, TemperedFedStale, UnbiasedFedAvg
 from fedstale.flower.bounds import LengthBound
 
 from .grid import MemoryGrid, Model, Node, Trainer, arrays, first_model, flat, record, trainers
@@ -89,6 +89,12 @@ def test_one_huge_update_that_is_never_renewed_does_not_hold_the_model() -> None
     assert unbounded > 40
     assert attacked(FedStale(beta=1.0, **QUICK)) < 10
     assert attacked(FedStale(beta=1.0, **QUICK, max_norm_ratio=None, halve_rows_every=10)) < 40
+
+
+@pytest.mark.slow
+def test_after_three_hundred_rounds_of_the_default_rule_it_is_all_but_gone() -> None:
+    assert attacked(TemperedFedStale(**QUICK, max_norm_ratio=None, halve_rows_every=None), 300) > 100
+    assert attacked(TemperedFedStale(**QUICK), 300) < 6
 
 
 @pytest.mark.parametrize("name", ["w", "bn.running_mean"])

@@ -96,6 +96,13 @@ def test_simulation_with_24_nodes(tmp_path: Path) -> None:
     assert report["accuracy"][-1] > report["accuracy"][0]
 
 
+def test_the_baseline_runs(tmp_path: Path) -> None:
+    report = deployment.inside("baseline", tmp_path, 1800)
+    assert report["status"] == "finished:completed"
+    lines = report["table"].splitlines()
+    assert len(lines) == 1 + 2  # a line for each β
+
+
 def test_memory_held_by_the_clients_with_and_without_secure_aggregation(tmp_path: Path) -> None:
     """In Flower's simulation: what SecAgg+ changes is its quantisation, in units of a thousand examples."""
     report = deployment.inside("tests.flower.held_simulation", tmp_path, 3600)

@@ -264,12 +264,22 @@ def _mix_rows(
             u_weight, u_mass, h_weight, h_mass = weights[0, i], weights[1, i], weights[2, i], weights[3, i]
             rate = refresh[i]
             inner, square = 0.0, 0.0
-            if rate == rate and rate != 1.0:
+            if rate == rate and rate != 1.0 and fresh[i] == target[i]:
+                for j in range(n):  # by one name: the compiler takes two names of one row for a dependence
+                    x, y = _load(slot[j]), _load(h[j])
+                    kept = _round(y + rate * (x - y), stored_like)
+                    slot[j] = kept
+                    mixed[j] = (mixed[j] + u_weight * x) - h_weight * y
+                    moved[j] = (moved[j] + u_mass * _load(kept)) - h_mass * y
+                    inner = _and(inner, x * y)
+                    square = _and(square, y * y)
+            elif rate == rate and rate != 1.0:
                 for j in range(n):
                     x, y = np.float64(u[j]), _load(h[j])
-                    slot[j] = _round(y + rate * (x - y), stored_like)
+                    kept = _round(y + rate * (x - y), stored_like)
+                    slot[j] = kept
                     mixed[j] = (mixed[j] + u_weight * x) - h_weight * y
-                    moved[j] = (moved[j] + u_mass * _load(slot[j])) - h_mass * y
+                    moved[j] = (moved[j] + u_mass * _load(kept)) - h_mass * y
                     inner = _and(inner, x * y)
                     square = _and(square, y * y)
             elif fresh[i] == target[i]:
