@@ -253,7 +253,10 @@ def test_a_rule_that_needs_single_updates_is_refused(rule: fs.Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (fs.rules.TemperedFedStale(), "rule = 'tempered': a weight must not depend on who else comes: where the"),
+        (
+            fs.rules.TemperedFedStale(self_normalised=True),
+            "rule = 'tempered': the clients hold the memory, and weigh themselves: give self_normalised=False",
+        ),
         (fs.FedStale(beta="theory"), r"beta = Theory\(.*\): fedstale with Theory needs single updates: give a number"),
         (
             fs.rules.TemperedFedStale(theta=1.0, beta="theory", stand_in=False),
