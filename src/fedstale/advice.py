@@ -1,120 +1,294 @@
-"""Is keeping stale updates worth it here? What the theory and the guidelines say about one federation.
+"""Is keeping stale updates worth it here? What p, and a pilot where there is one, say; the answer may be no.
 
-From p_i alone: the heterogeneity of participation (Section 4), what the weights 1/p_i do to the variance of each
-rule (spec §7), β* of the bound for assumed data heterogeneity, and the storage N·d.
+Per unit of a client's squared update (all alike, α_i equal over the n clients that come, ω_i = (1−p_i)/p_i) the
+participation noise of a round is
+
+    V₀ = Σ ω_i/n²                              without a memory (U-FedAvg), for clients that come independently;
+    V  = V₀ + κ (Var Σ_S 1/(n p_i) − V₀)       for clients that come together, κ the cosine between their updates.
+
+A memory multiplies it by 1 − S(2βc − β²), with c the correlation of a stored update with the client's next one and S
+the share of V₀ that is due to clients that were seen before: s_i = 1 − (1 − (1−p_i)^T)/(p_i T) on average over T
+rounds. The smallest is 1 − Sc² at β = c. p says S; c it does not say: it is given, or measured in a pilot, or unknown,
+and then the table has a line for each of several.
+
+The answer follows from the table. Where all of its lines gain at least `WORTH`, keep; where none does, or where there
+is hardly any noise to begin with, do not bother; else nobody can tell before c is known.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from . import theory
-from .checks import Float, number, positive_int, probabilities
+from .checks import Float, counted, fail, number, positive_int, vector
 
-_RATIO_OF_FEDAVG = 25.0
-"""Guideline of Section 5: with p_avg ≥ 25 p_min and little data heterogeneity, fresh updates alone won."""
+Verdict = Literal["keep", "do not bother", "cannot tell"]
+WORTH = 0.1
+"""Share of the noise that a memory must take away to be worth its bytes."""
+NEGLIGIBLE = 1e-3
+"""Noise, in squared updates of one client, below which there is nothing to take away."""
+UNKNOWN = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Correlations for which the table has a line when nothing is known of it."""
+_SAME = 1.01
+"""Ratio of the largest to the smallest p up to which plain averaging is unbiased enough."""
+_PAPER_MODEL = 421_642
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a pilot measured.
+
+    Attributes
+    ----------
+    correlation, error
+        c and its standard error.
+    alike
+        κ, the mean cosine between the updates of two clients in a round; None where it was not measured.
+    source
+        Where it was measured, in words.
+    """
+
+    correlation: float
+    error: float
+    alike: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: noise relative to U-FedAvg, if stored updates have this correlation with the next ones."""
+
+    correlation: float
+    beta: float
+    """The best β."""
+    fedstale: float
+    """Noise at the best β."""
+    fedvarp: float
+    """Noise at β = 1."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What was found, and the sentence that follows from it.
+    """What was found, and the answer that follows from it.
 
     Attributes
     ----------
-    num_clients, p_avg, p_min, ratio, inverse_p_var
-        The heterogeneity of participation: p_avg/p_min is its degree, 1/p_var the mean of (1 − p_i)/p_i.
-    variance
-        Participation noise of the global update by rule, in units of ‖Δ_i‖² (all alike), for stale updates that
-        resemble the fresh ones with the given correlation.
+    num_clients, never
+        Clients that come, and clients that never do: these are coverage lost, and in none of the numbers.
+    p_avg, p_min, ratio, inverse_p_var
+        Of the clients that come: p_avg/p_min is the degree of heterogeneity, 1/p_var the mean of (1 − p_i)/p_i.
+    rounds
+        T, the length of the run that is meant.
+    seen
+        S, the share of the noise that is due to clients that were seen before.
+    noise, noise_together
+        V₀, and Var Σ_S 1/(n p_i) (κ = 1), which is None where nothing is known of who comes together.
+    correlation
+        c where it was given or measured, else None.
+    table
+        Noise relative to U-FedAvg, a line for each correlation that has to be reckoned with.
     theory_beta
-        β* of the bound, by σ_g² in units of σ²/K.
-    storage
-        Bytes of N·d at float32 and at bfloat16.
-    keep
-        Whether to keep stale updates.
-    sentence
-        The advice in words.
+        β* of the paper's bound, by σ_g² in units of σ²/K.
+    num_params, storage
+        d, and the bytes of one row per client that comes, as float32 and as bfloat16.
+    verdict, rule, beta
+        The answer, and the rule with the β to take.
+    reason, sentence
+        Why; and all of it in words.
     """
 
     num_clients: int
+    never: int
     p_avg: float
     p_min: float
     ratio: float
     inverse_p_var: float
-    correlation: float
-    variance: dict[str, float]
+    rounds: int
+    seen: float
+    noise: float
+    noise_together: float | None
+    correlation: float | None
+    table: tuple[Line, ...]
     theory_beta: dict[float, float]
+    num_params: int
     storage: dict[str, int]
-    keep: bool
+    verdict: Verdict
+    rule: str
+    beta: str | None
+    reason: str
     sentence: str
 
 
-def advise(p: ArrayLike, num_params: int = 421_642, correlation: float = 0.5) -> Advice:
-    """Say whether to keep stale updates, and with which β.
+def advise(
+    p: ArrayLike,
+    num_params: int = _PAPER_MODEL,
+    correlation: float | Measured | None = None,
+    *,
+    rounds: int | None = None,
+    noise_together: float | None = None,
+) -> Advice:
+    """Say whether to keep stale updates, and with which rule.
 
     Parameters
     ----------
     p
-        Probabilities of the clients, shape (N,), each in (0, 1].
+        Probabilities of the clients, shape (N,), in [0, 1]; those of 0 never come.
     num_params
         d, for the storage; default: the paper's MNIST model.
     correlation
-        What ⟨Δ_i, h_i⟩/‖h_i‖² is assumed to be: how much of an update is still true when the client comes back.
+        c, the correlation of a client's stored update with its next one: a number that you assume, what a pilot
+        measured, or None where it is not known.
+    rounds
+        T; default: 10/p_min, ten visits of the rarest client.
+    noise_together
+        Var Σ_S 1/(n p_i) over the clients that come, as a log or a process has it (`theory.weight_variance`).
     """
-    values = probabilities("p", p)
+    every = vector("p", p)
+    if not every.size or (every < 0.0).any() or (every > 1.0).any():
+        raise fail("p", p, "must be probabilities in [0, 1], one per client")
+    chance = every[every > 0.0]
+    if not chance.size:
+        raise fail("p", p, "no client ever comes")
     positive_int("num_params", num_params)
-    number("correlation", correlation, -1.0, 1.0)
-    summary = theory.participation_summary(values)
-    n = summary.num_clients
-    best = float(np.clip(correlation, 0.0, 1.0))
-    variance = {
-        "U-FedAvg (β = 0)": _noise(values, 0.0, correlation),
-        "U-FedVARP (β = 1)": _noise(values, 1.0, correlation),
-        "FedStale (β = 0.5)": _noise(values, 0.5, correlation),
-        f"FedStale (best β = {best:.2f})": _noise(values, best, correlation),
-    }
-    by_theory = {g: theory.optimal_beta_from_moments(1.0, g, values) for g in (1.0, 10.0, 100.0, 1000.0)}
-    storage = {"float32": 4 * n * num_params, "bfloat16": 2 * n * num_params}
-    keep, sentence = _sentence(summary, storage["float32"])
+    summary = theory.participation_summary(chance)
+    length = int(np.ceil(10.0 / summary.p_min - 1e-9)) if rounds is None else positive_int("rounds", rounds)
+    seen = _seen(chance, length)
+    table = tuple(_line(c, seen) for c in _correlations(correlation))
+    noise = summary.absence
+    known = correlation.correlation if isinstance(correlation, Measured) else correlation
+    storage = {"float32": 4 * chance.size * num_params, "bfloat16": 2 * chance.size * num_params}
+    largest = max(noise, noise_together or 0.0)
+    verdict, reason = _verdict(table, largest, seen, correlation)
+    rule, beta = ("fedstale", "auto") if verdict != "do not bother" else (_without_memory(chance), None)
     return Advice(
-        num_clients=n,
+        num_clients=chance.size,
+        never=int(every.size - chance.size),
         p_avg=summary.p_avg,
         p_min=summary.p_min,
         ratio=summary.ratio,
         inverse_p_var=summary.inverse_p_var,
-        correlation=correlation,
-        variance=variance,
-        theory_beta=by_theory,
+        rounds=length,
+        seen=seen,
+        noise=noise,
+        noise_together=noise_together,
+        correlation=known,
+        table=table,
+        theory_beta={g: theory.optimal_beta_from_moments(1.0, g, chance) for g in (1.0, 10.0, 100.0, 1000.0)},
+        num_params=num_params,
         storage=storage,
-        keep=keep,
-        sentence=sentence,
+        verdict=verdict,
+        rule=rule,
+        beta=beta,
+        reason=reason,
+        sentence=_sentence(verdict, reason, rule, storage["float32"], chance.size, num_params),
     )
 
 
-def _noise(p: Float, beta: float, correlation: float) -> float:
-    """Σ α² ((1−p)/p) ‖Δ − βh‖² with ‖Δ‖ = ‖h‖ = 1 and ⟨Δ, h⟩ = correlation, α = 1/N."""
-    return float(np.mean((1 - p) / p) / len(p) * (1 - 2 * beta * correlation + beta**2))
+def size_text(size: float) -> str:
+    """Bytes in words: 12 MB, 1.2 GB."""
+    unit = next((unit for unit in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= unit[1]), ("B", 1.0))
+    return f"{size / unit[1]:.3g} {unit[0]}"
 
 
-def _sentence(summary: theory.ParticipationSummary, storage: int) -> tuple[bool, str]:
-    size = f"{storage / 1e9:.1f} GB" if storage >= 1e9 else f"{storage / 1e6:.0f} MB"
-    if summary.inverse_p_var == 0:
-        return False, "Do not keep stale updates: every client always comes, and plain averaging is exact."
-    seldom = f"p_avg/p_min = {summary.ratio:.3g}"
-    if summary.ratio >= _RATIO_OF_FEDAVG:
-        return True, (
-            f'Keep stale updates with beta="auto" ({size}): {seldom} is large, so old updates mislead when the '
-            'clients\' data are alike (β should be near 0) and help when they differ; "auto" adapts to either.'
+def _seen(p: Float, rounds: int) -> float:
+    """S: of the weights ω_i, the share of rounds in which client i was there before; 1 where there is no noise."""
+    odds = (1.0 - p) / p
+    if not odds.sum() > 0.0:
+        return 1.0
+    with np.errstate(divide="ignore"):
+        share = 1.0 + np.expm1(rounds * np.log1p(-p)) / (p * rounds)
+    return float(np.clip(odds @ share / odds.sum(), 0.0, 1.0))
+
+
+def _correlations(given: float | Measured | None) -> tuple[float, ...]:
+    if given is None:
+        return UNKNOWN
+    if isinstance(given, Measured):
+        middle, reach = number("correlation", given.correlation, -1.0, 1.0), 2.0 * number("error", given.error, 0.0)
+        return tuple(float(np.clip(middle + step, -1.0, 1.0)) for step in (-reach, 0.0, reach))
+    return (number("correlation", given, -1.0, 1.0),)
+
+
+def _line(correlation: float, seen: float) -> Line:
+    beta = float(np.clip(correlation, 0.0, 1.0))
+
+    def noise(weight: float) -> float:
+        return 1.0 - seen * (2.0 * weight * correlation - weight**2)
+
+    return Line(correlation, beta, noise(beta), noise(1.0))
+
+
+def _without_memory(p: Float) -> str:
+    return "fedavg" if p.max() <= _SAME * p.min() else "u-fedavg"
+
+
+def _verdict(
+    table: tuple[Line, ...], noise: float, seen: float, correlation: float | Measured | None
+) -> tuple[Verdict, str]:
+    """Read the answer off the table, and say why."""
+    least, most = (1.0 - extreme(line.fedstale for line in table) for extreme in (max, min))
+    if noise == 0.0:
+        return "do not bother", "every client always comes, and plain averaging is exact"
+    if noise <= NEGLIGIBLE:
+        return "do not bother", f"the noise of absence is only {noise:.2g} of a client's squared update"
+    known = "measured" if isinstance(correlation, Measured) else "assumed"
+    best = max(table, key=lambda line: -line.fedstale)
+    if most < WORTH:
+        if correlation is None:
+            return "do not bother", (
+                f"even updates that keep a correlation of {best.correlation:g} would take away only {most:.0%} of the "
+                f"noise: {1 - seen:.0%} of it is due to clients that were not seen before"
+            )
+        return "do not bother", (
+            f"with the {known} correlation ({_range(table)}) a memory takes away {_percent(least, most)} of the noise, "
+            f"less than {WORTH:.0%}"
         )
-    if summary.ratio < 2:
-        return True, (
-            f"Keep stale updates ({size}): {seldom} is close to 1, where remembered updates are young and, with "
-            'data that differ between clients, the full weight β = 1 (FedVARP) is good; beta="auto" finds it.'
+    if least >= WORTH:
+        return "keep", (
+            f"with the {known} correlation ({_range(table)}) a memory takes away {_percent(least, most)} of the noise, "
+            f"at β = {_betas(table)}"
         )
-    return True, (
-        f'Keep stale updates with an intermediate β or beta="auto" ({size}): {seldom} is in the range where '
-        "neither fresh updates alone (noise of the weights 1/p) nor the full weight on stale ones is best."
+    limit = (WORTH / seen) ** 0.5
+    if correlation is None:
+        return "cannot tell", (
+            f"a memory is worth it if stored updates have a correlation above {limit:.2f} with the next ones, which p "
+            "does not say; a pilot does (--pilot TASK)"
+        )
+    return "cannot tell", (
+        f"the {known} correlation ({_range(table)}) is too close to {limit:.2f}, from which on a memory pays: it "
+        f"takes away {_percent(least, most)} of the noise; a longer pilot tells more"
+    )
+
+
+def _range(table: tuple[Line, ...]) -> str:
+    values = sorted({round(line.correlation, 2) for line in table})
+    return f"{values[0]:.2f}" if len(values) == 1 else f"{values[0]:.2f} to {values[-1]:.2f}"
+
+
+def _betas(table: tuple[Line, ...]) -> str:
+    values = sorted({round(line.beta, 2) for line in table})
+    return f"{values[0]:.2f}" if len(values) == 1 else f"{values[0]:.2f} to {values[-1]:.2f}"
+
+
+def _percent(least: float, most: float) -> str:
+    low, high = f"{least:.0%}", f"{most:.0%}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _sentence(verdict: Verdict, reason: str, rule: str, size: int, clients: int, num_params: int) -> str:
+    memory = f"{size_text(size)} ({counted(clients, 'client')} × {num_params:,} parameters × 4 bytes)"
+    if verdict == "keep":
+        return (
+            f'Keep stale updates: {reason}. Take rule "{rule}" with beta "auto"; the memory costs {memory}. The '
+            'default rule, "tempered", keeps the same memory and trades a little bias for less noise.'
+        )
+    if verdict == "do not bother":
+        return f'Do not bother to keep stale updates: {reason}. Take rule "{rule}", and save {memory}.'
+    return (
+        f'Cannot tell whether stale updates are worth keeping: {reason}. Until then rule "{rule}" with beta "auto" is '
+        f"safe (β goes to 0 where the memory misleads); it costs {memory}."
     )

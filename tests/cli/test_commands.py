@@ -224,11 +224,35 @@ def test_advise_from_a_log(inside: Path) -> None:
     Path("log.csv").write_text("\n".join(lines))
     text = ok("advise", "log.csv")
     assert "p_avg/p_min = 5.5" in text
-    assert "Keep stale updates" in text
+    assert "Cannot tell whether stale updates are worth keeping" in text
+    assert "Keep stale updates" in ok("advise", "log.csv", "--correlation", "0.9")
+    assert "Do not bother" in ok("advise", "log.csv", "--correlation", "0.1")
     answer = json.loads(ok("advise", "log.csv", "--num-clients", "3", "--json"))
-    assert answer["never_seen"] == 1
+    assert (answer["never"], answer["never_names"]) == (1, ["2"])
     assert answer["p_min"] == pytest.approx(0.1)
     assert "every client always comes" in ok("advise", "--p", "3x1")
+
+
+def test_advise_from_a_log_with_names_and_times(inside: Path) -> None:
+    lines = ["device,start,end"]
+    for day in range(1, 4):
+        lines += [
+            f"tablet,2026-11-0{day} 00:00,2026-11-0{day} 23:59",
+            f"phone-a,2026-11-0{day} 22:00,2026-11-0{day} 23:30",
+        ]
+    Path("log.csv").write_text("\n".join([*lines, "phone-b,2026-11-01 01:00,2026-11-01 01:05"]))
+    text = ok("advise", "log.csv", "--round", "30min")
+    assert "tablet" in text
+    assert "share online by the time of day" in text
+    assert "Coverage 67%: 1 client never took part (phone-b)" in " ".join(text.split())
+    for words, message in [
+        (["log.csv"], "give the length of a round"),
+        (["log.csv", "--round", "30min", "--correlation", "1", "--pilot", "digits"], "either --correlation or --pilot"),
+        (["--p", "0.5,0.5", "--pilot", "digit"], "unknown task 'digit'"),
+        (["--p", "0.5,0.5", "--round", "1h"], "are for a log"),
+    ]:
+        error = CliRunner().invoke(app, ["advise", *words]).exception
+        assert message in str(error)
 
 
 def test_version_and_help() -> None:

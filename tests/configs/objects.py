@@ -116,6 +116,9 @@ estimators: dict[str, st.SearchStrategy[Any]] = {
     "KnownProbabilities": st.builds(participation.KnownProbabilities, inside | each(inside)),
     "FedAUEstimator": st.builds(participation.FedAUEstimator, st.none() | count),
     "BetaFrequency": st.builds(participation.BetaFrequency, positive, positive),
+    "DailyFrequency": st.builds(
+        participation.DailyFrequency, st.integers(9, 48), st.integers(1, 9), positive, positive
+    ),
     "Forgetting": st.builds(participation.Forgetting, st.floats(0.1, 0.99), positive, positive),
 }
 

@@ -16,6 +16,7 @@ from fedstale.checks import InvalidInput
 from fedstale.participation import (
     Bernoulli,
     BetaFrequency,
+    DailyFrequency,
     Estimator,
     EstimatorState,
     FedAUEstimator,
@@ -33,6 +34,7 @@ ESTIMATORS: list[Estimator] = [
     FedAUEstimator(cutoff=None),
     BetaFrequency(),
     Forgetting(decay=0.9),
+    DailyFrequency(period=6, bins=3),
 ]
 
 

@@ -82,7 +82,7 @@ def test_estimators_and_selections_by_name() -> None:
 
 def test_every_name_is_covered_here() -> None:
     assert set(PROCESSES) == {name for name, *_ in CASES} | {"trace", "phones"}
-    assert set(ESTIMATORS) == {"known", "fedau", "fedau-nocutoff", "beta", "forgetting"}
+    assert set(ESTIMATORS) == {"known", "fedau", "fedau-nocutoff", "beta", "forgetting", "daily"}
     assert set(SELECTIONS) == {"all", "uniform", "fraction", "least-recent"}
 
 

@@ -135,6 +135,7 @@ ESTIMATORS: list[participation.Estimator] = [
     participation.FedAUEstimator(cutoff=None),
     participation.BetaFrequency(),
     participation.Forgetting(decay=0.9),
+    participation.DailyFrequency(period=4, bins=2),
 ]
 
 

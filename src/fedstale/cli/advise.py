@@ -1,21 +1,25 @@
-"""`fedstale advise`: from a log or given probabilities, whether keeping stale updates is worth it."""
+"""`fedstale advise`: from a log or given probabilities, and a pilot, whether keeping stale updates is worth it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from ..checks import InvalidInput, client_count, counted, fail
+from ..checks import Float, InvalidInput, client_count, counted, fail, printable
 from ..terminal import make_console
 from .options import Json, print_json
 
 if TYPE_CHECKING:
-    from ..advice import Advice
-    from ..participation import Frequencies
+    from ..advice import Advice, Measured
+    from ..participation import Trace
+
+_SHOWN = 24
+_MOST_PAIRS = 2000
+"""Devices of a log up to which it is looked who comes together."""
 
 
 def advise(
@@ -23,38 +27,98 @@ def advise(
     p: Annotated[
         str | None, typer.Option("--p", help='Probabilities instead of a log: "1,1,0.1" or "12x1,12x0.1".')
     ] = None,
+    round_: Annotated[
+        str | None, typer.Option("--round", help='Length of a round, for a log with timestamps: "30min", "1h".')
+    ] = None,
     num_clients: Annotated[int | None, typer.Option(help="Number of clients, if some are not in the log.")] = None,
-    num_params: Annotated[int, typer.Option(help="Number of model parameters, to estimate the storage.")] = 421_642,
+    num_params: Annotated[
+        int | None,
+        typer.Option(help="Number of model parameters; default: the pilot's model, or 421,642, the paper's CNN."),
+    ] = None,
     correlation: Annotated[
-        float, typer.Option(help="Correlation of a client's stored update with its next one.")
-    ] = 0.5,
+        float | None, typer.Option(help="Correlation of a client's stored update with its next one, if you know it.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of the training; default: those of the log, or 10/p_min.")
+    ] = None,
+    pilot: Annotated[
+        str | None,
+        typer.Option(help="Measure the correlation: a task to run for 200 rounds, or the folder of a store."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Recommend p_i, β and storage for a federation, and whether to keep stale updates.
+    """Say whether to keep stale updates, with which rule, and what the memory costs: keep, do not bother, cannot tell.
 
-    LOG is a participation log: a CSV file with the columns round,client.
+    LOG is a participation log: a CSV file with the columns round,client, or with device names and timestamps (columns
+    device and time, or device, start and end), or phones, the log of the FLASH study.
     """
     from ..advice import advise as think
-    from ..participation import Trace, frequencies
 
     if (log is None) == (p is None):
         raise InvalidInput("give either a participation log or --p")
-    intervals = None
-    never = 0
-    if log is not None:
-        intervals = frequencies(Trace.from_csv(log, num_clients=num_clients))
-        values = intervals.probabilities
-        never = int((values == 0).sum())
-        if never == len(values):
+    if correlation is not None and pilot is not None:
+        raise InvalidInput("give either --correlation or --pilot")
+    trace = None if log is None else _log(log, num_clients, round_)
+    together = None
+    if trace is not None:
+        from ..participation import frequencies
+
+        chance = frequencies(trace).probabilities
+        if not chance.any():
             raise InvalidInput(f"no client takes part in {log}")
-        values = values[values > 0]
+        together = _together(trace, chance)
+        rounds = trace.num_rounds if rounds is None else rounds
     else:
-        values = np.array(_parse(p or ""))
-    advice = think(values, num_params, correlation)
+        if round_ is not None or num_clients is not None:
+            raise InvalidInput("--round and --num-clients are for a log")
+        chance = np.array(_parse(p or ""))
+        from ..checks import probabilities
+
+        probabilities("p", chance)
+    measured, size = _measured(pilot, chance if trace is None else trace)
+    given = correlation if measured is None else measured
+    made = think(chance, num_params or size or 421_642, given, rounds=rounds, noise_together=together)
     if json:
-        print_json({**asdict(advice), "never_seen": never})
+        never = [] if trace is None else [trace.name(int(k)) for k in np.flatnonzero(chance == 0.0)]
+        print_json({**asdict(made), "never_names": never, "measured": None if measured is None else asdict(measured)})
         return
-    _show(advice, intervals, never)
+    _show(made, trace, chance, measured, model=num_params is None and size is None)
+
+
+def _log(log: Path, num_clients: int | None, length: str | None) -> Trace:
+    from ..participation import Trace
+
+    if str(log) == "phones" and not log.exists():
+        from ..participation import read_phones
+        from ..tasks.phones_file import fetch_phones
+
+        return read_phones(fetch_phones())
+    return Trace.from_csv(log, num_clients, round=length)
+
+
+def _together(trace: Trace, chance: Float) -> float | None:
+    """Variance of a round's total weight over the clients that come, from the rounds of the log."""
+    comes = np.flatnonzero(chance > 0.0)
+    if comes.size > _MOST_PAIRS or trace.num_rounds < 2:
+        return None
+    known, there = trace.known()[:, comes], trace.matrix()[:, comes]
+    away = np.where(known, there / chance[comes] - 1.0, 0.0)
+    both = known.astype(np.float64)
+    # Σ_ij of the covariances, each from the rounds in which both are known.
+    covariance = (away.T @ away) / np.maximum(both.T @ both, 1.0)
+    return float(max(covariance.mean(), 0.0))
+
+
+def _measured(pilot: str | None, who: Trace | Float) -> tuple[Measured | None, int | None]:
+    if pilot is None:
+        return None, None
+    from ..simulation.pilot import run_pilot, stored_pilot
+    from ..tasks.defaults import ALIASES
+    from ..tasks.names import task_names
+
+    known = pilot in (*task_names(), *ALIASES)
+    found = run_pilot(pilot, who) if known or not Path(pilot).is_dir() else stored_pilot(Path(pilot))
+    return found.measured, found.num_params
 
 
 def _parse(text: str) -> list[float]:
@@ -69,47 +133,92 @@ def _parse(text: str) -> list[float]:
     return values
 
 
-def _show(advice: Advice, intervals: Frequencies | None, never: int) -> None:
-    from rich.table import Table
+def _show(advice: Advice, trace: Trace | None, chance: Float, measured: Measured | None, *, model: bool) -> None:
+    from ..advice import size_text
+    from ..participation.groups import groups_text, halves
 
     console = make_console()
-    if intervals is not None:
-        table = Table(title="participation probabilities with 95 % confidence intervals")
-        for heading in ("client", "p̂", "from", "to"):
-            table.add_column(heading, justify="right")
-        order = np.argsort(intervals.probabilities, kind="stable")
-        shown = order if len(order) <= 24 else np.concatenate([order[:12], order[-12:]])
-        for client in shown:
-            row = (intervals.probabilities[client], intervals.low[client], intervals.high[client])
-            table.add_row(str(client), *(f"{value:.4f}" for value in row))
-        if len(order) > 24:
-            table.caption = f"the 12 rarest and the 12 most frequent of {len(order)}"
-        console.print(table)
-        if never:
-            who = "it is" if never == 1 else "they are"
-            text = (
-                f"{counted(never, 'client')} never took part: no rule is unbiased for what never comes; {who} left out."
-            )
-            console.print(text)
-    console.print(
-        f"N = {advice.num_clients}   p_avg = {advice.p_avg:.4g}   p_min = {advice.p_min:.4g}   "
+
+    def say(text: str, **options: Any) -> None:
+        console.print(printable(text), highlight=False, markup=False, **options)
+
+    if trace is not None:
+        _show_log(console, trace)
+    say(
+        f"N = {advice.num_clients} clients that come   p_avg = {advice.p_avg:.4g}   p_min = {advice.p_min:.4g}   "
         f"p_avg/p_min = {advice.ratio:.4g}   1/p_var = {advice.inverse_p_var:.4g}"
     )
-    table = Table(
-        title=f"participation variance of Δ: updates of norm 1, correlation with stale ones {advice.correlation:g}"
-    )
-    table.add_column("rule")
-    table.add_column("variance", justify="right")
-    for name, value in advice.variance.items():
-        table.add_row(name, f"{value:.4g}")
+    say(groups_text(chance, halves(chance)))
+    _show_coverage(say, advice, trace, chance)
+    text = f"Noise of absence in a round without a memory (U-FedAvg): {advice.noise:.3g} of a client's squared update"
+    if advice.noise_together is not None:
+        text += f" if clients came independently; {advice.noise_together:.3g} as they come, if their updates are alike"
+    if measured is not None and measured.alike is not None and advice.noise_together is not None:
+        both = advice.noise + measured.alike * (advice.noise_together - advice.noise)
+        text += f"; {both:.3g} with the measured cosine of {measured.alike:.2f} between clients"
+    say(text + ".")
+    if measured is not None:
+        say(f"Measured: correlation {measured.correlation:.3f} ± {measured.error:.3f} ({measured.source}).")
+    _show_table(console, advice)
+    kind = " (the paper's MNIST CNN; --num-params for yours)" if model else ""
+    sizes = ", ".join(f"{size_text(size)} as {name}" for name, size in advice.storage.items())
+    say(f"Server memory for {advice.num_params:,} parameters{kind}: {sizes}.")
+    console.print()
+    say(advice.sentence, style="bold")
+
+
+def _show_log(console: Any, trace: Trace) -> None:
+    from rich.table import Table
+
+    from ..participation import frequencies, summarise
+
+    found = frequencies(trace)
+    table = Table(title="participation probabilities with 95 % confidence intervals")
+    for heading in ("client", "p̂", "from", "to"):
+        table.add_column(heading, justify="right")
+    order = np.argsort(found.probabilities, kind="stable")
+    shown = order if len(order) <= _SHOWN else np.concatenate([order[:6], order[-6:]])
+    for client in shown:
+        row = (found.probabilities[client], found.low[client], found.high[client])
+        table.add_row(printable(trace.name(int(client)), 30), *(f"{value:.4f}" for value in row))
+    if len(order) > _SHOWN:
+        table.caption = f"the 6 rarest and the 6 most frequent of {len(order)}"
     console.print(table)
-    table = Table(title="β* of the paper's bound")
-    table.add_column("σ_g² in units of σ²/K", justify="right")
-    table.add_column("β*", justify="right")
-    for heterogeneity, beta in advice.theory_beta.items():
-        table.add_row(f"{heterogeneity:g}", f"{beta:.3f}")
-    console.print(table)
-    console.print(
-        "server storage: " + ", ".join(f"{size / 1e6:,.1f} MB as {name}" for name, size in advice.storage.items())
+    if len(order) <= _MOST_PAIRS and trace.known_rounds().all():
+        seen = summarise(trace)
+        text = f"{seen.online[0]} to {seen.online[1]} online at a time; mean p {seen.mean_p:.3g}"
+        text += f", median {seen.median_p:.3g}"
+        if np.isfinite(seen.lag1):
+            text += f"; a round and the next correlate by {seen.lag1:.2f}"
+        if seen.profile is not None and seen.profile.max() > 0:
+            text += f"; share online by the time of day {seen.profile.min():.1%} to {seen.profile.max():.1%}"
+        console.print(text + ".", highlight=False)
+
+
+def _show_coverage(say: Any, advice: Advice, trace: Trace | None, chance: Float) -> None:
+    if not advice.never:
+        return
+    never = np.flatnonzero(chance == 0.0)
+    names = ", ".join(str(client) if trace is None else printable(trace.name(int(client)), 30) for client in never[:5])
+    more = ", …" if advice.never > 5 else ""
+    share = advice.num_clients / (advice.num_clients + advice.never)
+    say(
+        f"Coverage {share:.0%}: {counted(advice.never, 'client')} never took part ({names}{more}). No rule learns from "
+        f"what never comes; everything below is about the {advice.num_clients} that come."
     )
-    console.print(f"\n[bold]{advice.sentence}[/]")
+
+
+def _show_table(console: Any, advice: Advice) -> None:
+    from rich.table import Table
+
+    table = Table(title="noise relative to U-FedAvg, by the correlation of a stored update with the next one")
+    for heading in ("correlation", "best β", "FedStale, best β", "FedVARP, β = 1"):
+        table.add_column(heading, justify="right")
+    for line in advice.table:
+        cells = (f"{line.correlation:.2f}", f"{line.beta:.2f}", f"{line.fedstale:.1%}", f"{line.fedvarp:.1%}")
+        table.add_row(*cells)
+    table.caption = f"{advice.rounds} rounds; {advice.seen:.0%} of the noise is due to clients seen before"
+    console.print(table)
+    if advice.correlation is None:
+        beta = ", ".join(f"{value:.2f} at {scale:g}" for scale, value in advice.theory_beta.items())
+        console.print(f"β* of the paper's bound, by σ_g² in units of σ²/K: {beta}.", highlight=False)

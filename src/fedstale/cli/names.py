@@ -31,6 +31,7 @@ _ESTIMATORS = {
     "fedau-nocutoff": "the same without a cutoff",
     "beta": "share of the rounds in which a client came, with a Beta prior",
     "forgetting": "the same, where older rounds count less",
+    "daily": "the same by the time of day: a day of 48 rounds that all share, and each client's own hours",
 }
 _MEMORIES = {
     "ram": "one float32 vector per client in RAM",

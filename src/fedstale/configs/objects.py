@@ -53,6 +53,7 @@ CLASSES: dict[str, type[Any]] = {
         who.FedAUEstimator,
         who.BetaFrequency,
         who.Forgetting,
+        who.DailyFrequency,
         who.Bernoulli,
         who.Markov,
         who.Correlated,

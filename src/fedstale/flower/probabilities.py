@@ -25,7 +25,7 @@ class Probabilities:
     Parameters
     ----------
     spec
-        "fedau" (default), "fedau-nocutoff", "beta", "forgetting", or any `fedstale.participation.Estimator`;
+        "fedau" (default), "fedau-nocutoff", "beta", "forgetting", "daily", or any `fedstale.participation.Estimator`;
         one number for all; or a mapping from the client's identity to its known p_i.
     """
 

@@ -2,6 +2,7 @@
 
 from .bootstrap import Bootstrap
 from .daily import DailyMarkov
+from .daily_estimator import DailyFrequency
 from .estimator import Estimator, EstimatorState, KnownProbabilities
 from .estimators import BetaFrequency, FedAUEstimator, Forgetting
 from .frequencies import Frequencies, frequencies, wilson
@@ -26,6 +27,7 @@ __all__ = [
     "Breakpoints",
     "Correlated",
     "Cyclic",
+    "DailyFrequency",
     "DailyMarkov",
     "Estimator",
     "EstimatorState",

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import Float, choose, client_count, fail, unknown
 from ..federation import Ints
+from .daily_estimator import DailyFrequency
 from .estimator import Estimator, KnownProbabilities
 from .estimators import BetaFrequency, FedAUEstimator, Forgetting
 from .phones import phones
@@ -50,7 +51,8 @@ def make_estimator(name: str, **options: Any) -> Estimator:
     ----------
     name
         One of `ESTIMATORS`: "known" (`p`), "fedau" (`cutoff`, default 50), "fedau-nocutoff", "beta"
-        (`prior_a`, `prior_b`) or "forgetting" (`decay`, `prior_a`, `prior_b`).
+        (`prior_a`, `prior_b`), "forgetting" (`decay`, `prior_a`, `prior_b`) or "daily" (`period`, `bins`, `own`,
+        `prior_a`, `prior_b`).
     **options
         What the estimator takes. A largest 1/p̂ is a bound around the rule: `rules.Guarded(rule, max_weight=…)`.
     """
@@ -165,4 +167,5 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "fedau-nocutoff": _fedau_nocutoff,
     "beta": BetaFrequency,
     "forgetting": Forgetting,
+    "daily": DailyFrequency,
 }

@@ -17,6 +17,7 @@ from ..federation import Ints
 from ..randomness import generator
 from .frequencies import Frequencies, wilson
 from .processes import Process
+from .trace import Trace
 
 
 class Selection(ABC):
@@ -180,6 +181,18 @@ class Participation:
         if isinstance(self.selection, All):
             return self.availability.probabilities(round)
         return self.availability.expected(self.selection.inclusion, round)
+
+    def pairwise(self, round: int | None = None) -> Float:
+        """Return P(i and j both take part), shape (N, N), with p_i on the diagonal, where everybody is asked."""
+        if isinstance(self.selection, All):
+            return self.availability.pairwise(round)
+        raise fail(
+            "selection", self.selection, "has no exact probabilities of pairs: use Participation.estimate_pairwise"
+        )
+
+    def estimate_pairwise(self, num_rounds: int, seed: int = 0) -> Float:
+        """Draw rounds 0 … num_rounds − 1 and return how often two clients took part together, shape (N, N)."""
+        return Trace.record(self, seed, num_rounds).pairwise()
 
     @property
     def varies(self) -> bool:

@@ -44,7 +44,13 @@ def caption(comparison: Comparison) -> str:
     """Say how many seeds there are, or how far the comparison is."""
     if comparison.done < comparison.total:
         return f"{comparison.done} of {counted(comparison.total, 'run')}"
-    return "; ".join(filter(None, (f"seeds: {len(comparison.seeds)}", comparison.groups)))
+    groups = "" if _papers(comparison) else comparison.groups
+    return "; ".join(filter(None, (f"seeds: {len(comparison.seeds)}", groups)))
+
+
+def _papers(comparison: Comparison) -> bool:
+    """Whether who comes is the paper's two groups, which need no further words."""
+    return comparison.settings.participation == "two-groups"
 
 
 def as_rich(comparison: Comparison, width: int) -> Any:
@@ -89,7 +95,9 @@ def _cells(comparison: Comparison, *, wide: bool) -> _Cells:
     grouped = comparison.metric == "accuracy"
     columns = [("objective", "objective", ".3f"), ("gap closed", "gap closed", ".0%")] if grouped else []
     columns += [("accuracy", "accuracy", ".1%") if grouped else ("excess loss", "excess_loss", ".3g")]
-    columns += [(group_name(1), "group 1", ".1%"), ("worst tenth", "worst tenth", ".1%")] if grouped else []
+    columns += [(group_name(1), "group 1", ".1%")] if grouped else []
+    # In the paper's two groups the rare clients are the worst tenth's; a log has a long tail.
+    columns += [("worst tenth", "worst tenth", ".1%")] if grouped and (wide or not _papers(comparison)) else []
     rows = comparison.rows()
     if not wide and not grouped:
         columns.append(("β", "beta", ".2f"))

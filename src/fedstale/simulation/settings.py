@@ -76,7 +76,7 @@ class Settings(BaseModel):
     selection: str | dict[str, Any] = Field("all", description="how the server selects among available clients")
     selection_options: dict[str, Any] = Field(default_factory=dict, description="options of the selection, such as m")
     probabilities: str | dict[str, Any] = Field(
-        "known", description="source of the p_i: known, fedau, fedau-nocutoff, beta or forgetting"
+        "known", description="source of the p_i: known, fedau, fedau-nocutoff, beta, forgetting or daily"
     )
 
     rounds: int | None = Field(None, ge=1, lt=MOST_ROUNDS, description="number of rounds T; default: 10/p_min")

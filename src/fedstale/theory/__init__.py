@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .correlated import WeightVariance, correlated_noise, weight_variance
 from .hard import HardInstance, HardRun
 from .heterogeneity import ParticipationSummary, participation_summary
 from .lemmas import (
@@ -48,8 +49,10 @@ __all__ = [
     "StepSizeLimits",
     "UpdateVariance",
     "UpperBound",
+    "WeightVariance",
     "beta_coefficients",
     "check_step_sizes",
+    "correlated_noise",
     "drift_bound",
     "expected_reach_bound",
     "largest_drift",
@@ -70,4 +73,5 @@ __all__ = [
     "tempered_noise",
     "update_variance_bound",
     "upper_bound",
+    "weight_variance",
 ]
