@@ -44,13 +44,7 @@ def caption(comparison: Comparison) -> str:
     """Say how many seeds there are, or how far the comparison is."""
     if comparison.done < comparison.total:
         return f"{comparison.done} of {counted(comparison.total, 'run')}"
-    groups = "" if _papers(comparison) else comparison.groups
-    return "; ".join(filter(None, (f"seeds: {len(comparison.seeds)}", groups)))
-
-
-def _papers(comparison: Comparison) -> bool:
-    """Whether who comes is the paper's two groups, which need no further words."""
-    return comparison.settings.participation == "two-groups"
+    return f"seeds: {len(comparison.seeds)}"
 
 
 def as_rich(comparison: Comparison, width: int) -> Any:
@@ -96,13 +90,11 @@ def _cells(comparison: Comparison, *, wide: bool) -> _Cells:
     columns = [("objective", "objective", ".3f"), ("gap closed", "gap closed", ".0%")] if grouped else []
     columns += [("accuracy", "accuracy", ".1%") if grouped else ("excess loss", "excess_loss", ".3g")]
     columns += [(group_name(1), "group 1", ".1%")] if grouped else []
-    # In the paper's two groups the rare clients are the worst tenth's; a log has a long tail.
-    columns += [("worst tenth", "worst tenth", ".1%")] if grouped and (wide or not _papers(comparison)) else []
     rows = comparison.rows()
     if not wide and not grouped:
         columns.append(("β", "beta", ".2f"))
     if wide:
-        columns += [(group_name(0), "group 0", ".1%")] if grouped else []
+        columns += [(group_name(0), "group 0", ".1%"), ("worst tenth", "worst tenth", ".1%")] if grouped else []
         columns += [("β", "beta", ".2f"), ("MB up", "bytes", "MB"), ("MB down", "bytes down", "MB")]
         columns += [("server MB", "server bytes", "MB")]
         if any(_text(row["rounds lost"], ".0f") != "–" for row in rows):

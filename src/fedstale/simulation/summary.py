@@ -23,7 +23,7 @@ def sentences(comparison: Comparison) -> list[str]:
     """Three sentences where FedAvg, U-FedAvg and everybody were compared on data, otherwise what can be said."""
     found = _about_the_gap(comparison) if comparison.metric == "accuracy" else []
     found += [] if found else _about_the_best(comparison)
-    return found + _about_divergence(comparison)
+    return found + _about_divergence(comparison) + _about_the_clients(comparison)
 
 
 def _values(comparison: Comparison, method: Method, metric: str) -> list[float]:
@@ -103,6 +103,17 @@ def _about_the_best(comparison: Comparison) -> list[str]:
     ahead = _difference(known[second], known[best])
     ending = "beyond the error" if ahead.decided else _untold(ahead)
     return [f"{text}; next comes {second.label} with {Estimate.of(known[second]):{spec}}: {ending}."]
+
+
+def _about_the_clients(comparison: Comparison) -> list[str]:
+    """Who is frequent and who is rare, and how the worst tenth fares; the paper's two groups need no such words."""
+    if comparison.settings.participation == "two-groups" or not comparison.groups:
+        return []
+    name = "accuracy_worst_decile"
+    known = {method.label: _values(comparison, method, name) for method in comparison.results}
+    worst = ", ".join(f"{label} {Estimate.of(values):.1%}" for label, values in known.items() if values)
+    text = [f"Clients: {comparison.groups}."]
+    return [*text, f"The worst tenth of the clients has an accuracy of: {worst}."] if worst else text
 
 
 def _about_divergence(comparison: Comparison) -> list[str]:
