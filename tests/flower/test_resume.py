@@ -48,6 +48,7 @@ MADE: list[Any] = [
     UnbiasedFedAvg,
     lambda **o: FedStale(beta="auto-per-client", weights="sample", **o),
     lambda **o: FedStale(beta="theory", probabilities="forgetting", **o),
+    lambda **o: FedStale(beta=0.5, probabilities="daily", **o),
     lambda **o: RuleStrategy(ServerAdam(Guarded(fs.FedStale(beta={0: 0, 10: 1}), clip_norm=2.0)), **o),
 ]
 

@@ -196,7 +196,7 @@ def test_an_unknown_option_is_named() -> None:
 
 
 def test_every_estimator_runs() -> None:
-    for spec in ("fedau", "fedau-nocutoff", "beta", "forgetting", 0.5, Forgetting(decay=0.9)):
+    for spec in ("fedau", "fedau-nocutoff", "beta", "forgetting", "daily", 0.5, Forgetting(decay=0.9)):
         strategy = RuleStrategy(fs.FedStale(beta=1.0), probabilities=spec, num_clients=2, **QUICK)
         result = strategy.start(Scripted([[0, 1], [1], [0]]), record(first_model()), num_rounds=3)
         assert np.isfinite(flat(result.arrays)).all()

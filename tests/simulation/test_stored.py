@@ -19,8 +19,10 @@ from fedstale.configs import same
 from fedstale.participation import (
     Bernoulli,
     BetaFrequency,
+    Bootstrap,
     Correlated,
     Cyclic,
+    DailyMarkov,
     FedAUEstimator,
     KnownProbabilities,
     LeastRecent,
@@ -54,6 +56,8 @@ PROCESSES: list[Any] = [
     Cyclic.spread(3, 7),
     TimeVarying.table([0, 15], [[1.0, 0.2, 0.5], [0.3, 0.9, 0.5]]),
     Trace.record(Bernoulli(P), 1, 30),
+    Bootstrap(Trace.from_matrix(["11?", "0?1", "101", "110"]), [0, 1, 2], 2),
+    DailyMarkov(P, [0.5, 1.0, 1.5], 0.6),
     Bernoulli.two_groups(3, 0.4),
 ]
 

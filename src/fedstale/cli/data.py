@@ -34,6 +34,10 @@ def list_(json: Json = False) -> None:
             row.name, f"{row.train:,}", f"{row.test:,}", "yes" if row.cached else "no: fedstale data fetch " + row.name
         )
     make_console().print(table)
+    from ..tasks.phones_file import is_there
+
+    there = "yes" if is_there() else "no: fedstale data fetch phones --from FOLDER"
+    say(f'availability of 723 phones (participation "phones"): {there}')
 
 
 @app.command()

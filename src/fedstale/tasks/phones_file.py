@@ -29,6 +29,11 @@ def phones_file() -> Path:
     )
 
 
+def is_there() -> bool:
+    """Whether the file is in the data folder."""
+    return any(path.is_file() for path in _places())
+
+
 def fetch_phones(folder: str | Path | None = None) -> Path:
     """Put the file into the data folder from a folder that has it; return where it is.
 
