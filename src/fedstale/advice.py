@@ -230,7 +230,8 @@ def _verdict(
     table: tuple[Line, ...], noise: float, seen: float, correlation: float | Measured | None
 ) -> tuple[Verdict, str]:
     """Read the answer off the table, and say why."""
-    least, most = (1.0 - extreme(line.fedstale for line in table) for extreme in (max, min))
+    gains = [1.0 - line.fedstale for line in table]
+    least, most = min(gains), max(gains)
     if noise == 0.0:
         return "do not bother", "every client always comes, and plain averaging is exact"
     if noise <= NEGLIGIBLE:

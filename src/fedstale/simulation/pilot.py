@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from .build import build
 from .settings import make_settings
 
 if TYPE_CHECKING:
-    from .loop import Simulation
+    from .loop import Simulation, Trainer
 
 CLIENTS, ROUNDS = 24, 200
 _STRETCHES = 10
@@ -49,7 +49,8 @@ class _Listening:
 
     inner: Any
     simulation: Simulation
-    heard: list[tuple[int, Float, Float, Float, Float]] = field(default_factory=list)
+    heard: list[tuple[int, Float]] = field(default_factory=list)
+    """Of each round, Σ a ‖Δ‖², Σ a ⟨Δ, h⟩ and Σ a ‖h‖²"""
     cosines: list[float] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
@@ -65,13 +66,14 @@ class _Listening:
             seen = state.last_seen[clients] >= 0
             stale = np.asarray(state.memory.rows(clients[seen]), dtype=np.float64)
             weights = ((1.0 - p) / p**2)[seen]
-            dots = [np.einsum("ij,ij->i", a, b) for a, b in ((fresh[seen],) * 2, (fresh[seen], stale), (stale,) * 2)]
-            self.heard.append((round, weights, *dots))
+            again = fresh[seen]
+            pairs = ((again, again), (again, stale), (stale, stale))
+            self.heard.append((round, np.array([weights @ np.einsum("ij,ij->i", a, b) for a, b in pairs])))
             if len(clients) > 1:
                 squares = np.einsum("ij,ij->i", fresh, fresh)
                 whole = fresh.sum(axis=0)
-                pairs = len(clients) * (len(clients) - 1)
-                self.cosines.append(float((whole @ whole - squares.sum()) / pairs / max(squares.mean(), 1e-300)))
+                count = len(clients) * (len(clients) - 1)
+                self.cosines.append(float((whole @ whole - squares.sum()) / count / max(squares.mean(), 1e-300)))
         return found
 
 
@@ -96,7 +98,7 @@ def run_pilot(task: str, who: Trace | Float, *, rounds: int = ROUNDS, seed: int 
     )  # fmt: skip
     simulation = build(settings, participation=Participation(process), progress=False)
     listening = _Listening(simulation.trainer, simulation)
-    simulation.trainer = listening  # type: ignore[assignment]  # it passes everything on
+    simulation.trainer = cast("Trainer", listening)  # it passes everything on
     try:
         while not simulation.done:
             simulation.step()
@@ -147,12 +149,12 @@ def _sample(who: Trace | Float, rounds: int, seed: int) -> tuple[Process, int]:
 def _correlation(listening: _Listening, rounds: int) -> tuple[float, float]:
     """Return c over all rounds, and its jackknife error over stretches of them."""
     sums = np.zeros((_STRETCHES, 3))
-    for round, weights, *dots in listening.heard:
-        sums[round * _STRETCHES // rounds] += [float(weights @ dot) for dot in dots]
+    for round, heard in listening.heard:
+        sums[round * _STRETCHES // rounds] += heard
 
     def of(total: Float) -> float:
         fresh, inner, stale = total
-        return float(np.clip(inner / np.sqrt(fresh * stale), -1.0, 1.0)) if fresh > 0.0 and stale > 0.0 else np.nan
+        return float(np.clip(inner / np.sqrt(fresh * stale), -1.0, 1.0)) if min(fresh, stale) > 0.0 else float("nan")
 
     whole = of(sums.sum(axis=0))
     if not np.isfinite(whole):
