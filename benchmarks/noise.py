@@ -44,7 +44,7 @@ from fedstale.analysis.estimate import Estimate
 from fedstale.checks import Float
 from fedstale.federation import CheckedRound, Ints, check_round
 from fedstale.memory.kernel import Sums
-from fedstale.participation import Bernoulli, Participation
+from fedstale.participation import Bernoulli, Participation, frequencies, read_phones
 from fedstale.simulation import make_settings
 from fedstale.simulation.build import build
 from fedstale.simulation.update_noise import everybody_round
@@ -160,8 +160,7 @@ def log_uniform(seed: int) -> Float:
 
 def phones(trace: Path) -> Callable[[int], Float]:
     """Draw p from the shares of the known half-hours in which phones were there, of those neither always nor never."""
-    marks = np.array([list(line) for line in trace.read_text(encoding="ascii").split()])
-    share = np.sum(marks == "1", axis=0) / np.maximum(1, np.sum(marks != "?", axis=0))
+    share = frequencies(read_phones(trace)).probabilities
     share = share[(share > 0) & (share < 1)]
     return lambda seed: np.random.default_rng(seed).choice(share, N, replace=False)
 
