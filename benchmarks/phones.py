@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fedstale.figures import pyplot
 from fedstale.participation import LogSummary, Trace, make, read_phones, summarise
 from fedstale.spreadsheet import write_table
 
-ROWS = {
+ROWS: dict[str, Callable[[Any], Any]] = {
     "mean p": lambda s: s.mean_p,
     "median p": lambda s: s.median_p,
     "share that never came": lambda s: s.share_never,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +126,6 @@ def test_pairs_after_a_selection_are_estimated() -> None:
 
 
 @pytest.mark.parametrize("bad", [[[0.5, 0.6], [0.6, 0.5]], [[1.5]], [0.5], [[np.nan]], [[0.5, -0.1], [-0.1, 0.5]]])
-def test_pairs_that_are_none_are_refused(bad: object) -> None:
+def test_pairs_that_are_none_are_refused(bad: list[Any]) -> None:
     with pytest.raises(InvalidInput, match="pairwise"):
-        theory.weight_variance(bad, np.ones(np.shape(bad)[0]) / np.shape(bad)[0])  # type: ignore[arg-type]
+        theory.weight_variance(bad, np.full(len(bad), 1 / len(bad)))

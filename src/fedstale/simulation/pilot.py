@@ -58,7 +58,7 @@ class _Listening:
 
     def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Any = None) -> NDArray[Any]:
         """Train, and listen."""
-        found = self.inner.updates(model, clients, round, local)
+        found: NDArray[Any] = self.inner.updates(model, clients, round, local)
         state = self.simulation.state
         if len(clients) and state.estimator is not None:
             p = self.simulation.estimator.probabilities(state.estimator, clients)
