@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedstale as fs
-from fedstale.advice import NEGLIGIBLE, WORTH, Advice, Measured, advise, size_text
+from fedstale.advice import _NEGLIGIBLE, _WORTH, Advice, Measured, advise, size_text
 from fedstale.checks import InvalidInput
 from fedstale.participation import Bernoulli, Trace
 from fedstale.simulation.pilot import run_pilot, stored_pilot
@@ -33,8 +33,10 @@ def test_the_answer_follows_from_the_table(
 ) -> None:
     found = advise(p, size, correlation, rounds=rounds, noise_together=together)
     gains = [1.0 - line.fedstale for line in found.table]
-    noisy = max(found.noise, together or 0.0) > NEGLIGIBLE
-    expected = "do not bother" if not noisy or max(gains) < WORTH else "keep" if min(gains) >= WORTH else "cannot tell"
+    noisy = max(found.noise, together or 0.0) > _NEGLIGIBLE
+    expected = (
+        "do not bother" if not noisy or max(gains) < _WORTH else "keep" if min(gains) >= _WORTH else "cannot tell"
+    )
     assert found.verdict == expected
     # What the sentence says is what the table has.
     beginning = {"keep": "Keep stale", "do not bother": "Do not bother", "cannot tell": "Cannot tell"}[found.verdict]

@@ -11,7 +11,7 @@ the share of V₀ that is due to clients that were seen before: s_i = 1 − (1 �
 rounds. The smallest is 1 − Sc² at β = c. p says S; c it does not say: it is given, or measured in a pilot, or unknown,
 and then the table has a line for each of several.
 
-The answer follows from the table. Where all of its lines gain at least `WORTH`, keep; where none does, or where there
+The answer follows from the table. Where all of its lines gain at least `_WORTH`, keep; where none does, or where there
 is hardly any noise to begin with, do not bother; else nobody can tell before c is known.
 """
 
@@ -26,12 +26,12 @@ from numpy.typing import ArrayLike
 from . import theory
 from .checks import Float, counted, fail, number, positive_int, vector
 
-Verdict = Literal["keep", "do not bother", "cannot tell"]
-WORTH = 0.1
+_Verdict = Literal["keep", "do not bother", "cannot tell"]
+_WORTH = 0.1
 """Share of the noise that a memory must take away to be worth its bytes."""
-NEGLIGIBLE = 1e-3
+_NEGLIGIBLE = 1e-3
 """Noise, in squared updates of one client, below which there is nothing to take away."""
-UNKNOWN = (0.1, 0.3, 0.5, 0.7, 0.9)
+_UNKNOWN = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Correlations for which the table has a line when nothing is known of it."""
 _SAME = 1.01
 """Ratio of the largest to the smallest p up to which plain averaging is unbiased enough."""
@@ -116,7 +116,7 @@ class Advice:
     theory_beta: dict[float, float]
     num_params: int
     storage: dict[str, int]
-    verdict: Verdict
+    verdict: _Verdict
     rule: str
     beta: str | None
     reason: str
@@ -206,7 +206,7 @@ def _seen(p: Float, rounds: int) -> float:
 
 def _correlations(given: float | Measured | None) -> tuple[float, ...]:
     if given is None:
-        return UNKNOWN
+        return _UNKNOWN
     if isinstance(given, Measured):
         middle, reach = number("correlation", given.correlation, -1.0, 1.0), 2.0 * number("error", given.error, 0.0)
         return tuple(float(np.clip(middle + step, -1.0, 1.0)) for step in (-reach, 0.0, reach))
@@ -228,17 +228,17 @@ def _without_memory(p: Float) -> str:
 
 def _verdict(
     table: tuple[Line, ...], noise: float, seen: float, correlation: float | Measured | None
-) -> tuple[Verdict, str]:
+) -> tuple[_Verdict, str]:
     """Read the answer off the table, and say why."""
     gains = [1.0 - line.fedstale for line in table]
     least, most = min(gains), max(gains)
     if noise == 0.0:
         return "do not bother", "every client always comes, and plain averaging is exact"
-    if noise <= NEGLIGIBLE:
+    if noise <= _NEGLIGIBLE:
         return "do not bother", f"the noise of absence is only {noise:.2g} of a client's squared update"
     known = "measured" if isinstance(correlation, Measured) else "assumed"
     best = max(table, key=lambda line: -line.fedstale)
-    if most < WORTH:
+    if most < _WORTH:
         if correlation is None:
             return "do not bother", (
                 f"even updates that keep a correlation of {best.correlation:g} would take away only {most:.0%} of the "
@@ -246,14 +246,14 @@ def _verdict(
             )
         return "do not bother", (
             f"with the {known} correlation ({_range(table)}) a memory takes away {_percent(least, most)} of the noise, "
-            f"less than {WORTH:.0%}"
+            f"less than {_WORTH:.0%}"
         )
-    if least >= WORTH:
+    if least >= _WORTH:
         return "keep", (
             f"with the {known} correlation ({_range(table)}) a memory takes away {_percent(least, most)} of the noise, "
             f"at β = {_betas(table)}"
         )
-    limit = (WORTH / seen) ** 0.5
+    limit = (_WORTH / seen) ** 0.5
     if correlation is None:
         return "cannot tell", (
             f"a memory is worth it if stored updates have a correlation above {limit:.2f} with the next ones, which p "
@@ -280,7 +280,7 @@ def _percent(least: float, most: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _sentence(verdict: Verdict, reason: str, rule: str, size: int, clients: int, num_params: int) -> str:
+def _sentence(verdict: _Verdict, reason: str, rule: str, size: int, clients: int, num_params: int) -> str:
     memory = f"{size_text(size)} ({counted(clients, 'client')} × {num_params:,} parameters × 4 bytes)"
     if verdict == "keep":
         return (

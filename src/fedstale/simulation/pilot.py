@@ -36,7 +36,7 @@ _TAIL = 0.1
 
 
 @dataclass(frozen=True)
-class Pilot:
+class _Pilot:
     """What a pilot found: the correlation, and the number of parameters of its model (None from a store)."""
 
     measured: Measured
@@ -77,7 +77,7 @@ class _Listening:
         return found
 
 
-def run_pilot(task: str, who: Trace | Float, *, rounds: int = ROUNDS, seed: int = 0) -> Pilot:
+def run_pilot(task: str, who: Trace | Float, *, rounds: int = ROUNDS, seed: int = 0) -> _Pilot:
     """Run FedStale on a task and measure.
 
     Parameters
@@ -109,10 +109,10 @@ def run_pilot(task: str, who: Trace | Float, *, rounds: int = ROUNDS, seed: int 
     correlation, error = _correlation(listening, length)
     alike = float(np.clip(np.mean(listening.cosines), -1.0, 1.0)) if listening.cosines else None
     where = f"{task}, {process.num_clients} clients, {length} rounds"
-    return Pilot(Measured(correlation, error, alike, where), d)
+    return _Pilot(Measured(correlation, error, alike, where), d)
 
 
-def stored_pilot(folder: Path) -> Pilot:
+def stored_pilot(folder: Path) -> _Pilot:
     """Read the β that runs of FedStale with beta="auto" found, from a store."""
     from ..store import Store
 
@@ -128,7 +128,7 @@ def stored_pilot(folder: Path) -> Pilot:
         raise fail("--pilot", str(folder), 'has no finished run with rule "fedstale" and beta "auto"')
     error = max(float(np.std(ends)), 0.02)
     where = f"{folder}: the β of FedStale auto in the last tenth of its rounds, {count} finished runs in the store"
-    return Pilot(Measured(float(np.mean(ends)), error, None, where), None)
+    return _Pilot(Measured(float(np.mean(ends)), error, None, where), None)
 
 
 def _sample(who: Trace | Float, rounds: int, seed: int) -> tuple[Process, int]:
