@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .analysis import raster, styles
+from .analysis.curve import late_range
 from .analysis.palette import INDIGO, RED
 from .plots import draw_bars, draw_curve
 
@@ -115,6 +116,8 @@ def _picture(comparison: Comparison, plt: Any, percent: Any) -> Any:
             axes["rare"].sharey(axes["all"])
         _curves(axes["rare"], comparison, "accuracy_group1")
         axes["rare"].set_title("test accuracy, rare clients")
+        if gaps and (frame := _late(comparison, "accuracy_group1")):
+            axes["rare"].set_ylim(*frame)
     else:
         axes["all"].set(title="excess loss F(w) − F(w*)", yscale="log")
     first_seed = [next(iter(runs.values())) for runs in comparison.results.values()]
@@ -132,6 +135,12 @@ def _picture(comparison: Comparison, plt: Any, percent: Any) -> Any:
         fontsize=10,
     )
     return figure
+
+
+def _late(comparison: Comparison, metric: str) -> tuple[float, float] | None:
+    """The range in which the methods differ, without the steep beginning."""
+    curves = [comparison.cell(method).curve(metric) for method in comparison.results]
+    return late_range((curve.x, curve.mean, curve.error) for curve in curves)
 
 
 def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
