@@ -78,7 +78,7 @@ def draw_bars(axis: Any, gaps: Mapping[str, Estimate]) -> None:
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
     axis.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axis.set_title("gap closed: what absence costs, won back\n0 % = U-FedAvg, 100 % = everybody always there")
+    axis.set_title("gap closed: what absence costs, won back\n0 % = U-FedAvg, 100 % = everybody always")
 
 
 def draw_curve(axis: Any, label: str, curve: Curve, look: Style) -> None:

@@ -6,6 +6,8 @@ until the very end, and that is where the text is looked at.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Iterable
@@ -33,7 +35,7 @@ class _SafeConsole(Console):
 
 
 def make_console(*, err: bool = False, wide: bool = False) -> Console:
-    """Return the console for tables: as wide as the terminal, and wide enough for a file or a pipe.
+    """Return the console for tables: as wide as the terminal, also behind a pipe (`| less`); wide for a file.
 
     Parameters
     ----------
@@ -45,7 +47,18 @@ def make_console(*, err: bool = False, wide: bool = False) -> Console:
     plain = _SafeConsole(stderr=err)
     if plain.is_terminal and not wide:
         return plain
-    return _SafeConsole(stderr=err, width=max(240, plain.width) if wide else 140)
+    screen = None if wide else _screen_behind_a_pipe()
+    return _SafeConsole(stderr=err, width=max(240, plain.width) if wide else screen or 140)
+
+
+def _screen_behind_a_pipe() -> int | None:
+    """Columns of the terminal that somebody sits at whose output goes through a pipe, such as to a pager."""
+    try:
+        if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode) and sys.stderr.isatty():
+            return os.get_terminal_size(sys.stderr.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):  # no such file, as in a notebook
+        pass
+    return None
 
 
 def plain_text(what: RenderableType, width: int) -> str:

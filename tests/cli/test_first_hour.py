@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import sys
+import termios
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -287,3 +291,19 @@ def test_the_first_accuracy_comes_early() -> None:
     done = [t + 1 for t in range(1000) if is_evaluated(t, 20, 1000, early=True)]
     assert done[:7] == [1, 2, 4, 8, 16, 20, 40]
     assert [t + 1 for t in range(50) if is_evaluated(t, 20, 50)] == [20, 40, 50]
+
+
+def test_a_table_through_a_pipe_is_as_wide_as_the_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from fedstale.terminal import make_console
+
+    ends, screen = os.pipe(), pty.openpty()
+    fcntl.ioctl(screen[1], termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with open(ends[1], "w") as piped, open(screen[1], "w") as watched, open(tmp_path / "file", "w") as file:
+        monkeypatch.setattr("sys.stderr", watched)
+        monkeypatch.setattr("sys.stdout", piped)
+        assert make_console().width == 80  # fedstale runs list | less
+        assert make_console(wide=True).width >= 240
+        monkeypatch.setattr("sys.stdout", file)
+        assert make_console().width == 140  # fedstale runs list > file
+    os.close(ends[0])
+    os.close(screen[0])

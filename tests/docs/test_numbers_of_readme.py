@@ -41,7 +41,7 @@ def test_the_first_table_is_that_of_the_demo() -> None:
 def test_the_demo_gives_these_numbers(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from fedstale.cli import app
+    from fedstale.cli.app import app
 
     done = CliRunner().invoke(app, ["compare", "--folder", str(tmp_path), "--store", str(tmp_path / "runs"), "--quiet"])
     assert done.exit_code == 0, done.output

@@ -189,7 +189,9 @@ def delete(
         if not yes:
             for info in found:
                 say(f"{info.id}  {info.name or ''}  {info.status}, {counted(info.rounds_done, 'round')}", err=True)
-            if not _agreed(f"Delete {counted(len(found), 'run')} and their checkpoints?"):
+            if not _agreed(
+                f"Delete {counted(len(found), 'run')} and {'its checkpoint' if len(found) == 1 else 'their checkpoints'}?"
+            ):
                 raise InvalidInput("nothing was deleted; --yes deletes without asking")
         for info in found:
             opened.delete(info.id)
