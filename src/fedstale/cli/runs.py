@@ -189,9 +189,8 @@ def delete(
         if not yes:
             for info in found:
                 say(f"{info.id}  {info.name or ''}  {info.status}, {counted(info.rounds_done, 'round')}", err=True)
-            if not _agreed(
-                f"Delete {counted(len(found), 'run')} and {'its checkpoint' if len(found) == 1 else 'their checkpoints'}?"
-            ):
+            theirs = "its checkpoint" if len(found) == 1 else "their checkpoints"
+            if not _agreed(f"Delete {counted(len(found), 'run')} and {theirs}?"):
                 raise InvalidInput("nothing was deleted; --yes deletes without asking")
         for info in found:
             opened.delete(info.id)
