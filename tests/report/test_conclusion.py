@@ -104,3 +104,25 @@ def test_every_setting_that_matters_is_listed(tmp_path: Path) -> None:
     assert in_short(found) in text
     for name in found:
         assert f">{name}</th>" in text
+
+
+def test_the_objective_and_the_gap_are_told_where_they_were_recorded(tmp_path: Path) -> None:
+    accuracy, objective = (0.95, 0.90, 0.91, 0.90), (0.30, 0.14, 0.10, 0.09)
+    with Store.open(tmp_path) as store:
+        for k, rule in enumerate(["fedavg", "u-fedavg", "mifa", "fedavg"]):
+            for seed in range(3):
+                # As `compare` writes them: everybody in every round is p_min 1 with the number of rounds written down.
+                changes = {"p_min": 1.0, "rounds": 20} if k == 3 else {"p_min": 0.5}
+                settings = make_settings(rule=rule, seed=seed, **changes)
+                with store.start(settings.record(), rounds_total=20) as run:
+                    numbers = {"accuracy": accuracy[k] + 0.001 * seed, "objective": objective[k] + 0.001 * seed}
+                    for t in range(20):
+                        run.record(t, numbers)
+        found = study(store)
+        first, _ = conclusion(found)
+        text = page(store, find(store, None))
+    assert found.keys == ["p_min"]  # 20 rounds by default are 20 rounds
+    assert first.startswith("By test accuracy, FedAvg is ahead of every other method by more than")
+    assert first.endswith("; by the training loss over all clients, which the rules minimise, MIFA is.")
+    assert "<b>0.101 ± 0.001</b>" in text
+    assert "80% ± 0%" in text  # (0.14 − 0.10) / (0.14 − 0.09)

@@ -13,10 +13,10 @@ import numpy as np
 
 from ..analysis import Cell, Estimate
 from ..checks import counted as count
-from .study import Study
+from .study import PLAIN, Study, by_objective
 
 BEYOND = "by more than two standard errors of the difference, seed by seed"
-_BASELINES = ("FedAvg", "U-FedAvg", "FedStale β=0 (U-FedAvg)", "FedVARP")
+_BASELINES = ("FedAvg", *PLAIN, "FedVARP")
 """What a method is compared with, the first that is there."""
 
 
@@ -41,19 +41,40 @@ def conclusion(study: Study) -> tuple[str, str]:
 def _ahead(study: Study, contested: dict[str, list[Cell]]) -> str:
     if len(study.seeds) < 2:
         return f"There is one seed, which decides nothing: no method can be called ahead {BEYOND}."
+    said = _leaders(contested)
+    if not study.has_objective:
+        return f"{said}."
+    losses = {name: [by_objective(cell) for cell in cells] for name, cells in contested.items()}
+    said = f"By test accuracy, {said[0].lower() + said[1:] if said.startswith('No ') else said}"
+    return f"{said}; by the training loss over all clients, which the rules minimise, {_briefly(losses)}."
+
+
+def _briefly(contested: dict[str, list[Cell]]) -> str:
+    """Who is ahead, where it was said before how much that takes."""
+    wins = Counter(found.method for found in map(leader, contested.values()) if found is not None).most_common(3)
+    if not wins:
+        return "no method is"
+    if len(contested) == 1:
+        return f"{wins[0][0]} is"
+    return f"{wins[0][0]} is in {wins[0][1]} of {len(contested)} settings" + "".join(
+        f", {method} in {number}" for method, number in wins[1:]
+    )
+
+
+def _leaders(contested: dict[str, list[Cell]]) -> str:
     leaders = [found for found in map(leader, contested.values()) if found is not None]
     total = len(contested)
     if not leaders:
         where = "" if total == 1 else f" in any of the {total} settings"
-        return f"No method is ahead of all others{where} {BEYOND}."
+        return f"No method is ahead of all others{where} {BEYOND}"
     if total == 1:
-        return f"{leaders[0].method} is ahead of every other method {BEYOND}."
+        return f"{leaders[0].method} is ahead of every other method {BEYOND}"
     wins = Counter(cell.method for cell in leaders).most_common(3)
     first = f"{wins[0][0]} is ahead of every other method in {wins[0][1]} of {total} settings {BEYOND}"
     more = [f"{method} in {number}" for method, number in wins[1:]]
     rest = total - len(leaders)
     more += [f"in {rest} no method is"] if rest else []
-    return "; ".join([first, *more]) + "."
+    return "; ".join([first, *more])
 
 
 def _gain(study: Study, contested: dict[str, list[Cell]]) -> str:
@@ -73,7 +94,8 @@ def _gain(study: Study, contested: dict[str, list[Cell]]) -> str:
     size = gain.points().removeprefix("+") if study.accurate else f"{gain:.2g}"
     what = f"accuracy is {size} points above" if study.accurate else f"excess loss is {size} below"
     verdict = "" if gain.decided else ", which the seeds do not tell from nothing"
-    return f"The best mean is that of {best}: {over} {what} that of {baseline}{verdict}."
+    kind = "mean accuracy" if study.has_objective else "mean"
+    return f"The best {kind} is that of {best}: {over} {what} that of {baseline}{verdict}."
 
 
 def _mean(method: str, contested: dict[str, list[Cell]]) -> float:

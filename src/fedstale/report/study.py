@@ -8,12 +8,13 @@ else that varies (p_min, swap, …) makes the condition.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..analysis import Cell, Table, tuned
+from ..analysis import Cell, Estimate, Gap, Table, tuned
 from ..analysis.metrics import main_metric
 from ..simulation.identity import identity
 from ..simulation.settings import Settings
@@ -26,6 +27,9 @@ WITHOUT_EFFECT = (
     *("evaluate_every", "per_client", "memory_error", "update_noise", "train_loss"),
 )
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
+OBJECTIVE = "objective"
+PLAIN = ("U-FedAvg", "FedStale β=0 (U-FedAvg)")
+"""What corrects for absence and remembers nothing."""
 _CURVES = 4
 """So many conditions are shown with their curves."""
 
@@ -65,6 +69,27 @@ class Study(Table):
         """The seeds that were run."""
         return sorted({settings.seed for settings in self.runs})
 
+    @property
+    def has_objective(self) -> bool:
+        """Whether every run tells the training loss over all clients, which the rules minimise."""
+        return self.accurate and all(cell.has(OBJECTIVE) for cell in self.cells)
+
+    def gap_closed(self, cell: Cell) -> Estimate | None:
+        """How much of what absence costs a method wins back; None without U-FedAvg or everybody in every round."""
+        if cell.settings.p_min == 1.0 or not self.has_objective:
+            return None
+        plain = [one for one in self.cells if one.method in PLAIN and self.condition(one) == self.condition(cell)]
+        rest = self.condition(cell, "p_min")
+        full = [one for one in self.cells if one.settings.p_min == 1.0 and self.condition(one, "p_min") == rest]
+        if not plain or not full:
+            return None
+        objectives = [by_objective(one).values for one in (plain[0], full[0], cell)]
+        seeds = sorted(set.intersection(*(set(values) for values in objectives)))
+        low, high, mine = (-np.array([values[seed] for seed in seeds]) for values in objectives)
+        if not seeds or not np.isfinite([low, high, mine]).all():
+            return None
+        return Gap(low, high).closed(mine)
+
     def shown(self) -> dict[str, list[Cell]]:
         """The conditions whose curves are shown: all, or the corners of p_min and swap, or some evenly apart."""
         if len(self.conditions) <= _CURVES:
@@ -89,6 +114,12 @@ class Study(Table):
         return [part[at] for at in wanted if at in part]
 
 
+def by_objective(cell: Cell) -> Cell:
+    """The same runs, judged by minus their objective."""
+    runs = (replace(run, accuracy=-run.run.tail(OBJECTIVE)) for run in cell.runs if run.run is not None)
+    return Cell(tuple(runs), cell.lr)
+
+
 def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[RunInfo]]:
     """Sort finished runs into studies; and those that the simulator did not make, which no study can compare."""
     found: dict[str, dict[str, tuple[Settings, RunInfo]]] = {}
@@ -106,9 +137,17 @@ def studies(store: Store, infos: Iterable[RunInfo]) -> tuple[list[Study], list[R
             found.setdefault(settings.task_name, {}).setdefault(mine, (settings, info))
     # The largest rate first, as the tasks list theirs: of rates with equal means, the first is taken.
     made = [
-        Study(store, task, sorted(runs.values(), key=lambda run: -(run[0].lr or 0))) for task, runs in found.items()
+        Study(store, task, sorted(_same_rounds(list(runs.values())), key=lambda run: -(run[0].lr or 0)))
+        for task, runs in found.items()
     ]
     return sorted(made, key=lambda study: -len(study.runs)), others
+
+
+def _same_rounds(runs: list[tuple[Settings, RunInfo]]) -> list[tuple[Settings, RunInfo]]:
+    """Write the number of rounds into all settings where some have it, so that an equal number is no difference."""
+    if all(settings.rounds is None for settings, _ in runs):
+        return runs
+    return [(settings.model_copy(update={"rounds": settings.total_rounds}), info) for settings, info in runs]
 
 
 def normal(info: RunInfo) -> Settings | None:

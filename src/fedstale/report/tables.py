@@ -20,7 +20,7 @@ from ..store import RunInfo, Store
 from ..tasks.defaults import full_name, used_rate
 from .conclusion import BEYOND, leader
 from .markup import Markup, table, tag, text
-from .study import Study
+from .study import Study, by_objective
 from .subject import Subject
 
 ROWS = 600
@@ -86,22 +86,30 @@ def comparison(study: Study) -> Markup:
     with_beta = any(cell.has("beta") for cell in study.cells)
     several = len({cell.lr for cell in study.cells}) > 1 or any(len(cell.rates) > 1 for cell in study.cells)
     headings = [*study.keys, "method", "accuracy" if study.accurate else "excess loss"]
+    headings += ["objective"] if study.has_objective else []
+    gaps = {id(cell): closed for cell in study.cells if (closed := study.gap_closed(cell)) is not None}
+    headings += ["gap closed"] if gaps else []
     headings += [group_name(0), group_name(1)] if grouped else []
     headings += [*(["β"] if with_beta else []), *(["learning rate"] if several else []), "seeds"]
     rows: list[Markup] = []
     for mine in study.conditions.values():
         best = leader(mine)
+        losses = [by_objective(cell) for cell in mine] if study.has_objective else []
+        least = leader(losses)
         for k, cell in enumerate(mine):
             condition = [] if k else study.condition(cell)
             row = [tag("th", value_text(value), scope="row", rowspan=len(mine)) for _, value in condition]
-            row += _numbers(cell, best, accurate=study.accurate, grouped=grouped, with_beta=with_beta)
+            lost = [_objective(losses[k], least)] if losses else []
+            lost += [tag("td", format(gaps[id(cell)], ".0%") if id(cell) in gaps else "–", class_="n")] if gaps else []
+            numbers = _numbers(cell, best, accurate=study.accurate, grouped=grouped, with_beta=with_beta)
+            row += [*numbers[:2], *lost, *numbers[2:]]
             if several:
                 row.append(tag("td", _rate(cell), class_="n"))
             row.append(tag("td", len(cell.runs), class_="n"))
             rows.append(tag("tr", row, class_=None if k else "first"))
     left_out = len(rows) - ROWS
-    numbers = set(headings) - {*study.keys, "method"}
-    made = table(_caption(study, several=several), headings, rows[:ROWS], numbers)
+    right = set(headings) - {*study.keys, "method"}
+    made = table(_caption(study, several=several, gaps=bool(gaps)), headings, rows[:ROWS], right)
     if left_out > 0:
         made = text(made, tag("p", f"{left_out:,} further rows are left out: fedstale runs export has all runs."))
     if len(rows) <= 60:
@@ -109,11 +117,21 @@ def comparison(study: Study) -> Markup:
     return tag("details", tag("summary", f"The comparison, {min(len(rows), ROWS):,} rows"), made)
 
 
-def _caption(study: Study, *, several: bool) -> str:
+def _caption(study: Study, *, several: bool, gaps: bool) -> str:
     what = "Test accuracy" if study.accurate else "Excess loss"
     caption = f"{what}: mean over the evaluations in the last tenth of the rounds, ± standard error over seeds. "
+    caption += "Objective: the same of the training loss over all clients. " if study.has_objective else ""
+    if gaps:
+        caption += "Gap closed: how much of what absence costs is won back, by the objective; 0 % is U-FedAvg, "
+        caption += "100 % is everybody in every round (p_min 1). "
     caption += f"Bold: ahead of every other method of its setting {BEYOND}. "
     return caption + ("Each method is shown at its best learning rate." if several else "")
+
+
+def _objective(cell: Cell, least: Cell | None) -> Markup:
+    own = cell.estimate
+    shown = "–" if own.diverged else f"{replace(own, mean=-own.mean):.3f}"
+    return tag("td", tag("b", shown) if cell is least else shown, class_="n")
 
 
 def _numbers(cell: Cell, best: Cell | None, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
