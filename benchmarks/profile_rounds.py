@@ -44,11 +44,12 @@ def undo_views() -> None:
     """Copy test samples before they are evaluated."""
     import torch
 
+    from fedstale.tasks.client_data import Values
     from fedstale.training.setup import Samples
 
     inputs = Samples.inputs
 
-    def copied(self: Samples, rows: torch.Tensor | slice) -> torch.Tensor:
+    def copied(self: Samples, rows: torch.Tensor | slice) -> Values:
         return inputs(self, torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows)
 
     Samples.inputs = copied  # type: ignore[method-assign]

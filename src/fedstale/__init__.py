@@ -19,6 +19,7 @@ from .state import State
 if TYPE_CHECKING:
     from . import analysis, simulation, store, sweeps, tasks, training
     from .simulation import Simulation, compare, resume, simulate
+    from .tasks import Task
 
 __all__ = [
     "Bernoulli",
@@ -32,6 +33,7 @@ __all__ = [
     "Rule",
     "Simulation",
     "State",
+    "Task",
     "TemperedFedStale",
     "UnbiasedFedAvg",
     "UnbiasedFedVARP",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(("Simulation", "compare", "resume", "simulate"), "simulation"),
+        "Task": "tasks",
         **{package: package for package in ("analysis", "simulation", "store", "sweeps", "tasks", "training")},
     },
 )

@@ -14,6 +14,7 @@ import numpy as np
 
 from .analysis import raster, styles
 from .analysis.curve import late_range
+from .analysis.metrics import TITLES, is_share
 from .analysis.palette import INDIGO, RED
 from .plots import draw_bars, draw_curve
 
@@ -92,7 +93,7 @@ def comparison_picture(comparison: Comparison, stem: Path) -> list[Path]:
 
 def _picture(comparison: Comparison, plt: Any, percent: Any) -> Any:
     metric = comparison.metric
-    grouped = metric == "accuracy"
+    grouped, name = metric != "excess_loss", TITLES[metric].lower()
     gaps = {method.label: gap for method in comparison.results if (gap := comparison.gap_closed(method)) is not None}
     left = "gap" if gaps else "all"
     figure, axes = plt.subplot_mosaic(
@@ -109,14 +110,14 @@ def _picture(comparison: Comparison, plt: Any, percent: Any) -> Any:
     if grouped:
         if gaps:
             axes["all"].set(title="objective: training loss over all clients", yscale="log")
-            axes["rare"].yaxis.set_major_formatter(percent)
         else:
-            axes["all"].set_title("test accuracy, all clients")
-            axes["all"].yaxis.set_major_formatter(percent)
+            axes["all"].set_title(f"{name}, all clients")
             axes["rare"].sharey(axes["all"])
-        _curves(axes["rare"], comparison, "accuracy_group1")
-        axes["rare"].set_title("test accuracy, rare clients")
-        if gaps and (frame := _late(comparison, "accuracy_group1")):
+        if is_share(metric):
+            axes["rare" if gaps else "all"].yaxis.set_major_formatter(percent)
+        _curves(axes["rare"], comparison, f"{metric}_group1")
+        axes["rare"].set_title(f"{name}, rare clients")
+        if gaps and (frame := _late(comparison, f"{metric}_group1")):
             axes["rare"].set_ylim(*frame)
     else:
         axes["all"].set(title="excess loss F(w) − F(w*)", yscale="log")

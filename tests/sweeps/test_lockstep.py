@@ -163,7 +163,16 @@ def test_a_setting_that_is_not_understood_goes_to_the_ordinary_loop() -> None:
         "bad_updates": "leave-out",
         "device": "cuda",
     }
-    changed |= {"precision": "bfloat16", "epochs": 2, "clip_norm": 2, "max_weight": 2, "momentum": 0.5}
+    changed |= {
+        "optimizer": "adam",
+        "optimizer_options": {"eps": 1},
+        "clip_gradient": 1.0,
+        "precision": "bfloat16",
+        "epochs": 2,
+        "clip_norm": 2,
+        "max_weight": 2,
+        "momentum": 0.5,
+    }
     for name in Settings.model_fields.keys() - _UNDERSTOOD:
         assert not eligible(make_settings(**{name: changed.get(name, True)})), name
 

@@ -203,11 +203,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ([good], [good, good], r"train, test = \(1, 2\)"),
         ([], [], r"train, test = \(0, 0\)"),
         ([good, none], [good, good], r"train\[1\] = 'no samples'"),
-        ([(good[0], torch.tensor([0.5, 1]))], [good], r"train\[0\] = 'labels of torch.float32'"),
-        ([(good[0], torch.tensor([0]))], [good], r"train\[0\].*one class for each input"),
+        ([(good[0], torch.tensor([0.5, 1]))], [good], "loss = 'cross_entropy': cannot take .*targets float32"),
+        ([(good[0], torch.tensor([0]))], [good], r"train\[0\] = 'x 2, y 1 rows': must have one target for each input"),
         ([good, (torch.zeros(2, 5), good[1])], [good, good], r"train\[1\] = 'inputs of shape \(5,\)'"),
         ([good], ["text"], r"test\[0\] = 'str'"),
-        ([(good[0], torch.tensor([0, -1]))], [good], "classes -1"),
+        ([(good[0], torch.tensor([0, -1]))], [good], "Target -1 is out of bounds"),
+        ([(torch.zeros(3, 2), torch.tensor([0, 1, -1]))], [good], "classes -1"),
     ]
     for train, test, told in wrong:
         with pytest.raises(InvalidInput, match=told):

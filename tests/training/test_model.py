@@ -10,7 +10,7 @@ from torch import nn
 from fedstale.checks import InvalidInput
 from fedstale.training import flatten, unflatten
 from fedstale.training.blocked import blocked, can_run_blocked
-from fedstale.training.layout import FlatLayout
+from fedstale.training.layout import FlatLayout, read_buffers, write_buffers
 from fedstale.training.prepare import prepare
 
 from .problems import MODELS, cnn, mlp
@@ -102,10 +102,16 @@ def test_names_and_hooks_survive_preparation() -> None:
     assert type(prepare(hooked, channels_last=False, device=torch.device("cpu")).act) is nn.ReLU
 
 
-def test_running_statistics_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"1 \(BatchNorm2d\).*GroupNorm"):
-        FlatLayout.of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
-    FlatLayout.of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)))
+def test_running_statistics_are_no_part_of_the_vector() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    assert FlatLayout.of(module).num_params == 20 + 4
+    found = read_buffers(module)
+    assert set(found) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    found["1.running_mean"] = np.array([3.0, 4.0], dtype=np.float32)
+    found["1.num_batches_tracked"] = np.array(7)
+    write_buffers(module, found)
+    assert module.state_dict()["1.running_mean"].tolist() == [3.0, 4.0]
+    assert int(module.state_dict()["1.num_batches_tracked"]) == 7
 
 
 def test_other_unsuitable_models_are_refused() -> None:

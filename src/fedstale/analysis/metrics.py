@@ -16,6 +16,7 @@ TITLES = {
     "coverage": "Coverage: weight of the clients that come",
     "accuracy_worst_decile": "Accuracy, worst tenth",
     "test_loss": "Test loss",
+    "test_loss_worst_decile": "Test loss, worst tenth",
     "train_loss": "Training loss",
     "excess_loss": "Excess loss F(w) − F(w*)",
     "beta": "β",
@@ -34,7 +35,8 @@ TITLES = {
 
 _RECORDED = (
     *("bytes_up", "bytes_down", "seconds", "virtual_seconds", "left_out", "clipped", "capped", "rounds_lost"),
-    *("combine_seconds", "swap_train", "swap_test", "accuracy_group0", "accuracy_group1"),
+    *("combine_seconds", "swap_train", "swap_test"),
+    *("accuracy_group0", "accuracy_group1", "test_loss_group0", "test_loss_group1"),
 )
 """What runs record besides those."""
 
@@ -42,13 +44,21 @@ _RECORDED = (
 def check_metric(name: str, measured: Iterable[str]) -> None:
     """Refuse a metric that neither this run has nor any could have, and name the near ones."""
     known = {*measured, *TITLES, *_RECORDED}
-    if name not in known and not re.fullmatch(r"accuracy_group\d+", name):
+    if name not in known and not re.fullmatch(r"(accuracy|test_loss|excess_loss)_(group\d+|worst_decile)", name):
         raise unknown("metric", name, known)
 
 
 def main_metric(names: Container[str]) -> str | None:
-    """Return what runs with these metrics are compared by: the test accuracy, or the excess loss of a quadratic."""
-    return next((name for name in ("accuracy", "excess_loss") if name in names), None)
+    """Return what runs with these metrics are compared by.
+
+    The test accuracy; the excess loss of a quadratic; the test loss of a task that has no accuracy.
+    """
+    return next((name for name in ("accuracy", "excess_loss", "test_loss") if name in names), None)
+
+
+def short_title(metric: str) -> str:
+    """Name what runs are compared by, as headings and sentences have it."""
+    return {"accuracy": "accuracy", "excess_loss": "excess loss", "test_loss": "test loss"}.get(metric, metric)
 
 
 def is_share(metric: str) -> bool:

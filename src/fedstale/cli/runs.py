@@ -131,11 +131,20 @@ def _draw(console: Console, found: dict[str, Series], ending: str) -> None:
     }
     width = max(10, min(72, console.width - 12))
     plain = console.options.ascii_only
-    main = main_metric(known) or ("test_loss" if "test_loss" in known else None)
+    main = main_metric(known)
     if main is not None:
         drawn = chart(*known[main], width=width, ascii_only=plain, form=partial(metric_text, main))
         console.print(Text(f"\n{main} over rounds{ending}\n{drawn}\n"), highlight=False, no_wrap=True)
-    wanted = ("accuracy_group0", "accuracy_group1", "train_loss", "beta", "participants", "staleness_max")
+    wanted = (
+        "accuracy_group0",
+        "accuracy_group1",
+        "test_loss_group0",
+        "test_loss_group1",
+        "train_loss",
+        "beta",
+        "participants",
+        "staleness_max",
+    )
     for name in wanted:
         if name in known:
             values = known[name][1]

@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from ..buffers import average
 from ..checks import fail
 from ..federation import Federation, Ints, Round
 from ..memory import Memory
@@ -198,7 +199,7 @@ class Aggregator:
             self.client_buffers[client] = self.client_buffers.get(client, {}) | copies
         having = sorted(self.client_buffers)
         masses = self.state.federation.masses(np.array(having, dtype=np.int64))
-        self.buffers |= self.layout.mean_buffers([self.client_buffers[client] for client in having], masses)
+        self.buffers |= average([self.client_buffers[client] for client in having], masses, self.buffers)
 
     def _read(
         self,

@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from ..checks import Float, InvalidInput, fail
+from ..checks import InvalidInput, fail
 
 AVERAGED_BUFFERS = ("*running_mean", "*running_var")
 """Names of floating-point arrays that are averaged instead of going through the rule."""
@@ -172,24 +172,6 @@ class Layout:
                 raise BadArrays(f"array {slot.name} holds a negative variance")
             found[slot.name] = array
         return found
-
-    def mean_buffers(self, replies: Sequence[Mapping[str, NDArray[Any]]], weights: Float) -> dict[str, NDArray[Any]]:
-        """Return the weighted mean of the replies' buffers, in each buffer's dtype; integers are rounded."""
-        result = {}
-        for slot in self.buffers:
-            having = [(w, reply[slot.name]) for w, reply in zip(weights, replies, strict=True) if slot.name in reply]
-            if not having:
-                continue
-            mean: NDArray[Any] = np.zeros(slot.shape)
-            total = sum(weight for weight, _ in having)
-            for weight, buffer in having:
-                mean += weight / total * buffer
-            if slot.dtype.kind == "b":
-                mean = mean >= 0.5
-            elif slot.dtype.kind in "iu":
-                mean = np.rint(mean)
-            result[slot.name] = np.asarray(mean).astype(slot.dtype)
-        return result
 
 
 def read_arrays(record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..analysis import Cell, Estimate
+from ..analysis.metrics import short_title
 from ..checks import counted as count
 from .study import PLAIN, Study, by_objective
 
@@ -92,7 +93,7 @@ def _gain(study: Study, contested: dict[str, list[Cell]]) -> str:
     gain = _pooled(best, baseline, contested)
     over = "its" if len(contested) == 1 else f"over the {len(contested)} settings its"
     size = gain.points().removeprefix("+") if study.accurate else f"{gain:.2g}"
-    what = f"accuracy is {size} points above" if study.accurate else f"excess loss is {size} below"
+    what = f"accuracy is {size} points above" if study.accurate else f"{short_title(study.metric)} is {size} below"
     verdict = "" if gain.decided else ", which the seeds do not tell from nothing"
     kind = "mean accuracy" if study.has_objective else "mean"
     return f"The best {kind} is that of {best}: {over} {what} that of {baseline}{verdict}."
@@ -118,6 +119,6 @@ def _level(study: Study) -> str:
     own = best.estimate
     if own.diverged:
         return f"It {own}."
-    shown = f"accuracy is {own:.1%}" if study.accurate else f"excess loss is {-own.mean:.3g}"
+    shown = f"accuracy is {own:.1%}" if study.accurate else f"{short_title(study.metric)} is {-own.mean:.3g}"
     where = "" if len(study.cells) == 1 else f" at best, over {count(len(study.cells), 'setting')}"
     return f"Its {shown}{where}."

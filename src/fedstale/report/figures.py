@@ -28,24 +28,24 @@ def curves(study: Study) -> list[Markup]:
         ended = [f"{cell.method}: {cell.estimate:.1%}" for cell in cells if cell.estimate.diverged]
         if ended:
             parts.append(tag("p", "; ".join(ended), ". A cross marks the end of such a curve.", class_="message"))
-        parts.append(tag("div", _condition_charts(cells, looks, accurate=study.accurate), class_="charts"))
+        parts.append(tag("div", _condition_charts(cells, looks, study.metric), class_="charts"))
     return parts
 
 
-def _condition_charts(cells: Sequence[Cell], looks: dict[str, Style], *, accurate: bool) -> list[Markup]:
+def _condition_charts(cells: Sequence[Cell], looks: dict[str, Style], judged: str) -> list[Markup]:
     """Learning curves of every method under one condition, β, and who came (which is the same for all methods)."""
 
     def lines(metric: str) -> list[Line]:
         return [_line(cell.method, cell.curve(metric), looks[cell.method]) for cell in cells]
 
     made = []
-    if accurate:
-        for metric, who in (("accuracy", "all"), ("accuracy_group0", "frequent"), ("accuracy_group1", "rare")):
-            if any(cell.has(metric) for cell in cells):
-                made.append(line_chart(f"Test accuracy, {who} clients", lines(metric), percent=True))
+    if judged == "excess_loss":
+        made.append(line_chart(TITLES[judged], lines(judged), log=True))
     else:
-        made.append(line_chart("Excess loss F(w) − F(w*)", lines("excess_loss"), log=True))
-    made += _over_time(cells, looks, "accuracy" if accurate else "excess_loss")
+        for metric, who in ((judged, "all"), (f"{judged}_group0", "frequent"), (f"{judged}_group1", "rare")):
+            if any(cell.has(metric) for cell in cells):
+                made.append(line_chart(f"{TITLES[judged]}, {who} clients", lines(metric), percent=is_share(judged)))
+    made += _over_time(cells, looks, judged)
     betas = [line for line in lines("beta") if len(line.x)]
     if betas:
         made.append(line_chart("β", betas, limits=(-0.03, 1.03)))

@@ -56,7 +56,7 @@ class Study(Table):
 
     @property
     def accurate(self) -> bool:
-        """Whether methods are compared by an accuracy, the larger the better, or by the excess loss of a quadratic."""
+        """Whether methods are compared by an accuracy, the larger the better, or by a loss."""
         return self.metric == "accuracy"
 
     @cached_property

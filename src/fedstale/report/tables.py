@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import __version__, configs
 from ..analysis import Cell, verdicts
-from ..analysis.metrics import group_name
+from ..analysis.metrics import TITLES, group_name, short_title
 from ..analysis.table import value_text
 from ..simulation.settings import Settings
 from ..store import RunInfo, Store
@@ -85,7 +85,7 @@ def comparison(study: Study) -> Markup:
     grouped = any(cell.has("accuracy_group1") for cell in study.cells)
     with_beta = any(cell.has("beta") for cell in study.cells)
     several = len({cell.lr for cell in study.cells}) > 1 or any(len(cell.rates) > 1 for cell in study.cells)
-    headings = [*study.keys, "method", "accuracy" if study.accurate else "excess loss"]
+    headings = [*study.keys, "method", short_title(study.metric)]
     headings += ["objective"] if study.has_objective else []
     gaps = {id(cell): closed for cell in study.cells if (closed := study.gap_closed(cell)) is not None}
     headings += ["gap closed"] if gaps else []
@@ -118,7 +118,7 @@ def comparison(study: Study) -> Markup:
 
 
 def _caption(study: Study, *, several: bool, gaps: bool) -> str:
-    what = "Test accuracy" if study.accurate else "Excess loss"
+    what = TITLES[study.metric].removesuffix(" F(w) − F(w*)")
     caption = f"{what}: mean over the evaluations in the last tenth of the rounds, ± standard error over seeds. "
     caption += "Objective: the same of the training loss over all clients. " if study.has_objective else ""
     if gaps:

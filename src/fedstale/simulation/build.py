@@ -111,6 +111,9 @@ def make_local_training(settings: Settings, task: Task) -> training.LocalTrainin
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
         schedule=settings.schedule,
+        optimizer=settings.optimizer or task.optimizer,
+        optimizer_options=settings.optimizer_options or None,
+        clip_gradient=settings.clip_gradient,
         **options,
     )
 
@@ -178,6 +181,8 @@ def build(
             raise fail("memory", memory, 'a run without a store needs a folder: "disk:FOLDER"')
         memory = f"disk:{folder / 'memory'}{memory.removeprefix('disk').replace('::', ':')}"
     state = State.load(folder / "checkpoint") if resume and folder is not None else None
+    if settings.per_client and not isinstance(task, Quadratic) and "accuracy" not in task.metrics:
+        raise fail("per_client", True, f"records accuracies, and the task {task.name} has none")
     trainer = _make_trainer(settings, task, None if state is None else state.notes.get(_ENGINE))
     if state is not None and state.federation.num_params != trainer.num_params:
         raise InvalidInput(
@@ -213,6 +218,8 @@ def build(
         callbacks=[_NoteEngine(), *callbacks] if chooses_later else callbacks,
     )
     _note_engine(simulation)
+    if isinstance(trainer, EngineTrainer):
+        trainer.attach(simulation.state)
     return simulation
 
 

@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """What methods are compared by: the test accuracy, or the excess loss of a quadratic."""
+        """What methods are compared by: the test accuracy, the excess loss of a quadratic, or the test loss."""
         known = {name for runs in self.results.values() for run in runs.values() for name in run.metrics}
         # Where it diverged before anything was evaluated, the task tells.
         return main_metric(known) or ("excess_loss" if self.settings.task == "quadratic" else "accuracy")
@@ -136,9 +136,9 @@ class Comparison:
             self.metric: cell.over_seeds(self.metric),
             "objective": cell.over_seeds("objective"),
             "gap closed": self.gap_closed(method) or Estimate(float("nan"), float("nan")),
-            "group 0": cell.over_seeds("accuracy_group0"),
-            "group 1": cell.over_seeds("accuracy_group1"),
-            "worst tenth": cell.over_seeds("accuracy_worst_decile"),
+            "group 0": cell.over_seeds(f"{self.metric}_group0"),
+            "group 1": cell.over_seeds(f"{self.metric}_group1"),
+            "worst tenth": cell.over_seeds(f"{self.metric}_worst_decile"),
             "beta": cell.over_seeds("beta"),
             "bytes": cell.over_seeds("bytes_up", "sum"),
             "bytes down": cell.over_seeds("bytes_down", "sum"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import configs
 from ..analysis import Estimate, style
-from ..analysis.metrics import group_name
+from ..analysis.metrics import group_name, is_share, short_title
 from ..checks import counted
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def as_rich(comparison: Comparison, width: int) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    cells = _cells(comparison, wide=width >= (_WIDE if comparison.metric == "accuracy" else _ROOMY))
+    cells = _cells(comparison, wide=width >= (_ROOMY if comparison.metric == "excess_loss" else _WIDE))
     made = Table(title=title(comparison), caption=caption(comparison), padding=(0, 1) if width >= _ROOMY else (0, 0))
     made.add_column("method", min_width=8, overflow="fold")
     for heading in cells.headings:
@@ -86,15 +86,15 @@ def _cells(comparison: Comparison, *, wide: bool) -> _Cells:
 
     A method of which a seed diverged says so in place of its accuracy, and has no other numbers.
     """
-    grouped = comparison.metric == "accuracy"
+    grouped, form = comparison.metric != "excess_loss", ".1%" if is_share(comparison.metric) else ".3g"
     columns = [("objective", "objective", ".3f"), ("gap closed", "gap closed", ".0%")] if grouped else []
-    columns += [("accuracy", "accuracy", ".1%") if grouped else ("excess loss", "excess_loss", ".3g")]
-    columns += [(group_name(1), "group 1", ".1%")] if grouped else []
+    columns += [(short_title(comparison.metric), comparison.metric, form)]
+    columns += [(group_name(1), "group 1", form)] if grouped else []
     rows = comparison.rows()
     if not wide and not grouped:
         columns.append(("β", "beta", ".2f"))
     if wide:
-        columns += [(group_name(0), "group 0", ".1%"), ("worst tenth", "worst tenth", ".1%")] if grouped else []
+        columns += [(group_name(0), "group 0", form), ("worst tenth", "worst tenth", form)] if grouped else []
         columns += [("β", "beta", ".2f"), ("MB up", "bytes", "MB"), ("MB down", "bytes down", "MB")]
         columns += [("server MB", "server bytes", "MB")]
         if any(_text(row["rounds lost"], ".0f") != "–" for row in rows):

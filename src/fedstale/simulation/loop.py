@@ -188,7 +188,7 @@ class Simulation:
         evaluated = is_evaluated(t, self.evaluate_every, self.rounds, self.evaluate_early)
         if evaluated and self.update_noise:  # before the round's own training, whose array an engine may use again
             metrics |= noise_of_update(self, other_draws(self, self.update_noise))
-        round = self._train(t, clients, p)
+        round, trained = self._train(t, clients, p), clients
         if self.leave_out:
             round = self._screened(round)
             metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
@@ -204,6 +204,7 @@ class Simulation:
             self.between_rounds = state.round == t  # a rule refuses a round before it changes anything
             raise
         self.estimator.observe(state.estimator, clients, t)
+        self._after_round(trained, clients)
         metrics["update_norm"] = float(np.linalg.norm(delta))
         metrics |= state.report
         per_client = None
@@ -242,6 +243,12 @@ class Simulation:
             second_pass = self.trainer.updates(self.model, clients, t, local)
         steps, lr = self.trainer.steps_and_lr(clients, t)
         return Round(t, clients, updates, probabilities=p, steps=steps, lr=lr, second_pass=second_pass)
+
+    def _after_round(self, trained: Ints, kept: Ints) -> None:
+        """Let a trainer that keeps something of its clients (running means of a model) take it into the state."""
+        take = getattr(self.trainer, "after_round", None)
+        if take is not None:
+            take(trained, kept)
 
     def _screened(self, round: Round) -> Round:
         """Leave out who sent something that cannot be used: the round of those who did not."""

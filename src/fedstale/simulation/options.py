@@ -50,6 +50,9 @@ class RunOptions(TypedDict, total=False):
     momentum: float
     weight_decay: float
     schedule: str
+    optimizer: str | None
+    optimizer_options: Mapping[str, Any]
+    clip_gradient: float | None
     engine: str
     precision: str
     device: str

@@ -13,6 +13,7 @@ import numpy as np
 from ..analysis import TAIL, diverged_text, tail
 from ..analysis.axes import ROUND, curve_over
 from ..analysis.metrics import check_metric, main_metric, metric_text
+from ..buffers import global_buffers
 from ..checks import Float, InvalidInput, counted
 from ..federation import Ints
 from ..interrupts import postponed
@@ -96,13 +97,14 @@ class Result:
         return self.state.model
 
     def model_state(self) -> dict[str, Any]:
-        """The trained model as torch's `state_dict`, for `load_state_dict` of the same model."""
-        from ..training.layout import unflatten
+        """The trained model as torch's `state_dict`, for `load_state_dict` of the same model, buffers included."""
+        from ..training.layout import unflatten, write_buffers
 
         if self.make_model is None:
             raise InvalidInput("this run has no torch model: Result.model is its vector of parameters")
         module = self.make_model()
         unflatten(module, self.model)
+        write_buffers(module, global_buffers(self.state))
         return module.state_dict()
 
     def final(self, metric: str = "accuracy") -> float:

@@ -93,6 +93,15 @@ class Settings(BaseModel):
     schedule: str = Field(
         "constant", description="schedule of η_c: constant, cosine:T, step:EVERY:FACTOR or inverse-sqrt"
     )
+    optimizer: str | None = Field(
+        None, description="optimiser of the clients: sgd, or another of torch's such as adam; default: the task's"
+    )
+    optimizer_options: dict[str, Any] = Field(
+        default_factory=dict, description="options of the clients' optimiser, such as betas or eps"
+    )
+    clip_gradient: float | None = Field(
+        None, gt=0, description="clip gradients of local steps to this ℓ2 norm; default: no clipping"
+    )
 
     engine: str = Field("auto", description="training engine: loop, vmap, auto (by the model) or fastest (timed)")
     precision: str = Field("float32", description="precision of local training: float32 or bfloat16")

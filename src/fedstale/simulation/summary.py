@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..analysis import Estimate, Gap
+from ..analysis.metrics import short_title
 from .methods import EVERYBODY, PLAIN, Method
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _FEDAVG = Method("fedavg")
 
 def sentences(comparison: Comparison) -> list[str]:
     """Three sentences where FedAvg, U-FedAvg and everybody were compared on data, otherwise what can be said."""
-    found = _about_the_gap(comparison) if comparison.metric == "accuracy" else []
+    found = _about_the_gap(comparison) if comparison.metric != "excess_loss" else []
     found += [] if found else _about_the_best(comparison)
     return found + _about_divergence(comparison) + _about_the_clients(comparison)
 
@@ -91,7 +92,7 @@ def _who_closes_it(comparison: Comparison, gap: Gap) -> str:
 def _about_the_best(comparison: Comparison) -> list[str]:
     metric = comparison.metric
     known = {method: values for method in comparison.results if (values := _values(comparison, method, metric))}
-    sign, name, spec = (-1, "test accuracy", ".1%") if metric == "accuracy" else (1, "excess loss", ".3g")
+    sign, name, spec = (-1, "test accuracy", ".1%") if metric == "accuracy" else (1, short_title(metric), ".3g")
     ranked = sorted((m for m in known if m != EVERYBODY), key=lambda method: sign * sum(known[method]))
     if not ranked:
         return []

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..buffers import ClientBuffers
 from ..checks import Float
 from ..federation import Ints
 from ..randomness import generator
 from ..rules import Local
+from ..state import State
 from ..tasks.quadratic import Quadratic
 from .loop import EvaluationMetrics
 
@@ -37,6 +39,14 @@ class EngineTrainer:
     """α_i over the clients that come, summing to 1, where some never do"""
     groups: Ints | None = None
     """Who is frequent (0) and who is rare (1), shape (N,), where the task does not say it"""
+    buffers: ClientBuffers | None = None
+    """What the model keeps beside its parameters, of every client, in the server's state."""
+
+    def attach(self, state: State) -> None:
+        """Keep the buffers of the model (running means) in a state, or go on with those that it has."""
+        if self.engine.buffers:
+            self.buffers = ClientBuffers(state, self.engine.setup.initial_buffers)
+            self.engine.buffers = self.buffers.current
 
     @property
     def num_params(self) -> int:
@@ -62,7 +72,15 @@ class EngineTrainer:
             return self.engine.updates(start, clients, round, linear=extra.linear, prox=extra.prox)
         batch = _single_batch(self.engine.batches(clients, round))
         rate = self.engine.setup.training.rate(round)
-        return self.engine.train(start, batch, rate, linear=extra.linear, prox=extra.prox)
+        return self.engine.train(start, batch, rate, linear=extra.linear, prox=extra.prox, gradient=True)
+
+    def after_round(self, trained: Ints, kept: Ints) -> None:
+        """Average the buffers of those whose updates the rule has taken, out of those who were trained."""
+        if self.buffers is not None:
+            positions = np.flatnonzero(np.isin(trained, kept))
+            sent = {name: buffer[positions] for name, buffer in self.engine.client_buffers.items()}
+            self.buffers.take(trained[positions], sent)
+            self.engine.buffers = self.buffers.current
 
     def steps_and_lr(self, clients: Ints, round: int) -> tuple[Float, float]:
         """K_i and η_c."""
@@ -80,7 +98,7 @@ class EngineTrainer:
         for client in range(self.task.num_clients):
             rows = np.arange(bounds[client], bounds[client + 1], dtype=np.int64)[None, None]
             noise = self.engine.batches([client], 0).noise
-            found[client] = self.engine.train(model, Batches(rows, None, noise), 1.0)[0]
+            found[client] = self.engine.train(model, Batches(rows, None, noise), 1.0, gradient=True)[0]
         return found
 
     @property
@@ -90,7 +108,7 @@ class EngineTrainer:
         return None if losses is None or not len(losses) else float(np.mean(losses))
 
     def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
-        """Accuracy and loss weighted by test size, overall and per group, and the shares of swapped labels."""
+        """The task's metrics and the loss by test size, overall and per group, and the shares of swapped labels."""
         seen = self.engine.evaluate(model)
         if self.groups is not None:
             seen = replace(seen, groups=self.groups[seen.clients])
@@ -100,7 +118,7 @@ class EngineTrainer:
             metrics["objective"] = float(self.alpha @ losses)
             if self.covered is not None:
                 metrics["objective_covered"] = float(self.covered @ losses)
-        return EvaluationMetrics(metrics, seen.client_accuracies)
+        return EvaluationMetrics(metrics, seen.client_accuracies if "accuracy" in metrics else None)
 
 
 @dataclass

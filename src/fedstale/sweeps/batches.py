@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.metrics import main_metric
 from ..configs import Config
 from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
@@ -119,7 +120,7 @@ class _Evaluated(Callback):
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         """Take the metrics without the wall-clock."""
-        if "accuracy" in record.metrics or "excess_loss" in record.metrics:
+        if main_metric(record.metrics) is not None:
             metrics = {name: value for name, value in record.metrics.items() if name != "seconds"}
             self.outcome.rows.append((record.round, metrics))
 

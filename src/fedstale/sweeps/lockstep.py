@@ -243,9 +243,9 @@ class Lockstep:
             metrics = facts[k] | {"update_norm": float(lengths[k]), "server_bytes": self._own[k].num_bytes(seen)}
             told = {name: float(values[k]) for name, values in self.server.reported.items()}
             metrics |= {name: value for name, value in told.items() if np.isfinite(value)}
-            right = np.bincount(client, correct[k], len(tested)).astype(np.int64)
+            right = np.bincount(client, correct[k], len(tested)).astype(np.float64)
             cost = np.asarray(np.bincount(client, losses[k], len(tested)), dtype=np.float64)
-            metrics |= Evaluation(everyone, tested, right, cost, self.task.groups).metrics()
+            metrics |= Evaluation(everyone, tested, cost, self.task.groups, {"accuracy": right}).metrics()
             metrics |= self._swapped[k]
             if objectives is not None:
                 metrics |= {name: float(values[k]) for name, values in objectives.items()}

@@ -118,7 +118,7 @@ def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progre
 
 
 def _judged(outcome: Outcome, settings: Settings) -> dict[str, float]:
-    """What runs are compared by, kept with the last round: accuracy, objective, the excess loss of a quadratic."""
-    judged = ("accuracy", "objective", "excess_loss")
+    """What runs are compared by, kept with the last round: accuracy, objective, excess or test loss."""
+    judged = ("accuracy", "objective", "excess_loss", "test_loss")
     known = {f"{metric}_tail": outcome.tail(settings.total_rounds, metric) for metric in judged}
     return {name: value for name, value in known.items() if not math.isnan(value)}

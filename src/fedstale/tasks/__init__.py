@@ -14,9 +14,13 @@ from .names import names
 from .quadratic import Quadratic
 
 if TYPE_CHECKING:
+    from . import scores
     from .catalogue import make
-    from .task import ClientData, Task
+    from .client_data import ClientData
+    from .task import Task
 
-__all__ = ["ClientData", "Quadratic", "Task", "data", "label_swap", "make", "names", "partition"]
+__all__ = ["ClientData", "Quadratic", "Task", "data", "label_swap", "make", "names", "partition", "scores"]
 
-__getattr__, __dir__ = lazy(__name__, {"make": "catalogue", "ClientData": "task", "Task": "task"})
+__getattr__, __dir__ = lazy(
+    __name__, {"make": "catalogue", "ClientData": "client_data", "Task": "task", "scores": "scores"}
+)

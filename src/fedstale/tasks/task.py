@@ -1,73 +1,29 @@
-"""What training and evaluation are given: all clients' samples in one tensor per split, a model, a loss.
+"""What training and evaluation are given: the clients' samples, a model, a loss, metrics.
 
-The objective is F = Σ α_i F_i (Eq. 1 of the paper), F_i the mean loss over client i's rows. Client i's samples are
-rows offsets[i] to offsets[i+1] − 1: no per-client copies, so that a batch of clients is one indexing operation.
+The objective is F = Σ α_i F_i (Eq. 1 of the paper), F_i the mean loss over client i's samples.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
-from torch.utils.data import Dataset
+from torch import Tensor, nn
 
-from ..checks import fail, number, positive_int
+from ..checks import choose, fail, number, positive_int
 from ..randomness import generator
+from . import arrays
+from .client_data import ClientData, gather, single
 from .label_swap import group_array
+from .samples import Fields, read_samples
+from .scores import Loss, Metric, accuracy, first_rows, try_out
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-_ClientSamples = Dataset[Any] | tuple[Any, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class ClientData:
-    """One split (train or test) of every client.
-
-    Parameters
-    ----------
-    x
-        Inputs of all samples of all clients, float32 on the CPU, shape (n, …).
-    y
-        Their classes, int64, shape (n,).
-    offsets
-        Client i's samples are rows offsets[i]:offsets[i+1]; int64, shape (N+1,).
-    """
-
-    x: torch.Tensor
-    y: torch.Tensor
-    offsets: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        offsets = np.asarray(self.offsets, dtype=np.int64)
-        if self.y.shape != (len(self.x),) or self.y.dtype != torch.int64:
-            raise fail(
-                "y", f"{self.y.dtype} of shape {tuple(self.y.shape)}", f"must be int64 of shape ({len(self.x)},)"
-            )
-        fits = offsets.ndim == 1 and len(offsets) >= 2 and offsets[0] == 0 and offsets[-1] == len(self.x)
-        if not fits or (np.diff(offsets) < 0).any():
-            raise fail("offsets", self.offsets, f"must rise from 0 to the number of samples, {len(self.x)}")
-        object.__setattr__(self, "offsets", offsets)
-
-    @property
-    def num_clients(self) -> int:
-        """The number of clients N."""
-        return len(self.offsets) - 1
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Samples per client n_i, shape (N,)."""
-        return np.diff(self.offsets)
-
-    def client(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return client i's inputs and classes: views, not copies."""
-        start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
-        return self.x[start:stop], self.y[start:stop]
+__all__ = ["ClientData", "Loss", "Task", "build_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +37,12 @@ class Task:
     train, test
         Both splits of every client; no client is without training samples.
     model
-        A function that makes the untrained model. `build(seed)` calls it with torch seeded.
+        A function that makes the untrained model, any `nn.Module`. `build(seed)` calls it with torch seeded.
     loss
-        Of (logits, y), the mean over the batch.
+        Of (outputs, targets), the mean over the batch.
     num_classes
-        How many logits there are.
+        For classification: how many scores the model puts out for a sample. The targets are then one class per sample
+        (int64), and the accuracy is recorded. None for every other problem.
     groups
         0 for the first group of clients, 1 for the second (rare, swapped) one, shape (N,).
     default_lr, lr_grid
@@ -97,6 +54,15 @@ class Task:
     swapped
         The shares of the second group's samples of the two labels that were swapped: "swap_train" and "swap_test",
         which a run records beside the accuracy; empty where there was nothing to swap.
+    metrics
+        What else is measured on test data, by name: functions of (outputs, targets) that return one value per sample,
+        or one for all samples of a client. One that is called "accuracy" is what methods are compared by; without one
+        they are compared by the test loss.
+    optimizer
+        The clients' optimiser where the settings name none: a name such as "adam", or a function of (parameters, lr)
+        that makes one.
+    client_names
+        What the clients are called, where they have names; the position is the client's index.
     """
 
     name: str
@@ -104,7 +70,7 @@ class Task:
     test: ClientData
     model: Callable[[], nn.Module]
     loss: Loss
-    num_classes: int
+    num_classes: int | None
     groups: NDArray[np.int64]
     default_lr: float = 0.1
     lr_grid: tuple[float, ...] = (1.0, 10**-0.5, 0.1, 10**-1.5, 0.01)
@@ -112,6 +78,9 @@ class Task:
     local_steps: int = 5
     options: dict[str, Any] = field(default_factory=dict)
     swapped: dict[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    optimizer: str | Callable[..., torch.optim.Optimizer] = "sgd"
+    client_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = self.train.num_clients
@@ -121,11 +90,15 @@ class Task:
         if empty.size:
             raise fail(f"train[{empty[0]}]", "no samples", "every client needs at least one training sample")
         object.__setattr__(self, "groups", group_array(self.groups, n))
-        positive_int("num_classes", self.num_classes)
-        for split in (self.train, self.test):
-            if len(split.y) and not 0 <= int(split.y.min()) <= int(split.y.max()) < self.num_classes:
-                allowed = f"classes must lie in 0 … {self.num_classes - 1}"
-                raise fail("y", f"classes {int(split.y.min())} … {int(split.y.max())}", allowed)
+        if self.num_classes is not None:
+            positive_int("num_classes", self.num_classes)
+            for split in (self.train, self.test):
+                _check_classes(split, self.num_classes)
+            if "accuracy" not in self.metrics:
+                object.__setattr__(self, "metrics", {"accuracy": accuracy, **self.metrics})
+        _check_metrics(self.metrics)
+        if self.client_names and len(self.client_names) != n:
+            raise fail("client_names", f"{len(self.client_names)} names", f"must be one for each of {n} clients")
         number("default_lr", self.default_lr, 0.0, open_low=True)
         positive_int("batch_size", self.batch_size)
         positive_int("local_steps", self.local_steps)
@@ -135,14 +108,24 @@ class Task:
         """The number of clients N."""
         return self.train.num_clients
 
+    def client_data(self, client: int, split: Literal["train", "test"] = "train") -> tuple[Any, Any]:
+        """Return a client's inputs and targets, without copying them.
+
+        Parameters
+        ----------
+        client
+            Its index.
+        split
+            "train" or "test".
+        """
+        both = choose("split", split, {"train": self.train, "test": self.test})
+        if not 0 <= positive_int("client", client, 0) < self.num_clients:
+            raise fail("client", client, f"must be one of 0 … {self.num_clients - 1}")
+        return both.client(client)
+
     def fingerprint(self) -> str:
         """SHA-256 of the data and who has them: another task under the same name has another one."""
-        found = hashlib.sha256()
-        for split in (self.train, self.test):
-            for part in (split.x.numpy(), split.y.numpy(), split.offsets):
-                found.update(f"{part.dtype} {part.shape}".encode())
-                found.update(part.tobytes())
-        found.update(self.groups.tobytes())
+        found = hashlib.sha256(self.train.fingerprint() + self.test.fingerprint() + self.groups.tobytes())
         return found.hexdigest()
 
     def build(self, seed: int = 0) -> nn.Module:
@@ -154,40 +137,123 @@ class Task:
         cls,
         model: Callable[[], nn.Module],
         loss: Loss,
-        train: Sequence[_ClientSamples],
-        test: Sequence[_ClientSamples],
+        train: Sequence[Any],
+        test: Sequence[Any],
         *,
         name: str = "own",
         num_classes: int | None = None,
         groups: ArrayLike | None = None,
+        inputs: str | Sequence[str] | None = None,
+        target: str | None = None,
         **options: Any,
     ) -> Task:
-        """Make a task from your own data.
+        """Make a task from your own data, client by client.
 
         Parameters
         ----------
         model
             A function that makes the untrained model.
         loss
-            Of (logits, y), the mean over the batch.
+            Of (outputs, targets), the mean over the batch.
         train, test
-            One entry per client: a map-style `torch.utils.data.Dataset` of (x, y) items, or a pair of tensors or
-            arrays (x, y). Items are stacked once. A client's test entry may be empty.
+            One entry per client: a map-style `torch.utils.data.Dataset` of (x, y) items or of dicts, a pair
+            (x, y) of tensors or arrays, or a dict of columns. Items are stacked once. Test entries may be empty.
         name
             What it is called in stores and figures.
         num_classes
-            Default: the largest class in the data, plus one.
+            Default: what the model puts out, where targets are integers, one per sample, and outputs are scores.
         groups
             As in `Task`; default: the second half of the clients is group 1.
+        inputs, target
+            Of samples that are dicts: the names of the inputs (default: all others) and of the target (default: the one
+            that is called "y", "label", "labels", "target" or "targets"). A model with several inputs gets them as
+            keywords.
         **options
-            default_lr, lr_grid, batch_size, local_steps, options of `Task`.
+            default_lr, lr_grid, batch_size, local_steps, metrics, optimizer, … of `Task`.
         """
         if len(train) == 0 or len(train) != len(test):
             raise fail("train, test", (len(train), len(test)), "must have one entry per client, as many in both")
-        both = stack("train", train), stack("test", test)
-        if num_classes is None:
-            num_classes = 1 + max(int(split.y.max()) for split in both if len(split.y))
-        return cls(name, *both, model, loss, num_classes, group_array(groups, len(train)), **options)
+        fields = Fields(inputs, target)
+        both = (
+            gather([read_samples(own, fields, f"{split}[{i}]") for i, own in enumerate(clients)], split)
+            for split, clients in (("train", train), ("test", test))
+        )
+        return cls._of(model, loss, *both, name=name, num_classes=num_classes, groups=groups, **options)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        clients: ArrayLike,
+        *,
+        model: Callable[[], nn.Module] | None = None,
+        loss: Loss | None = None,
+        test: tuple[Any, Any, ArrayLike] | None = None,
+        test_share: float = 0.2,
+        seed: int = 0,
+        name: str = "own",
+        num_classes: int | None = None,
+        groups: ArrayLike | None = None,
+        **options: Any,
+    ) -> Task:
+        """Make a task from one table whose rows say which client they belong to.
+
+        Parameters
+        ----------
+        x, y
+            Inputs and targets of all samples: arrays, tensors, data frames, or dicts of them.
+        clients
+            Whose each row is: numbers or names, shape (n,). Clients are put into the order of their names.
+        model, loss
+            As for `from_datasets`; default: a linear model, with cross-entropy for integer targets and the squared
+            error for others.
+        test
+            (x, y, clients) of the test samples; default: `test_share` of each client's samples, drawn by `seed`.
+        test_share
+            As above; every client keeps at least one sample to train on.
+        seed
+            Of that draw.
+        name, num_classes, groups, **options
+            As for `from_datasets`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> x, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+        >>> task = Task.from_arrays(x, y, clients=["ann", "bob", "eve"] * 20)
+        >>> task.client_names, task.train.sizes, task.test.sizes
+        (('ann', 'bob', 'eve'), array([16, 16, 16]), array([4, 4, 4]))
+        """
+        train, held_out, names = arrays.split(x, y, clients, test, test_share, seed)
+        if model is None:
+            model = arrays.linear_model(train)
+        if loss is None:
+            loss = arrays.usual_loss(train)
+        options = {"client_names": names, **options}
+        return cls._of(model, loss, train, held_out, name=name, num_classes=num_classes, groups=groups, **options)
+
+    @classmethod
+    def _of(
+        cls,
+        model: Callable[[], nn.Module],
+        loss: Loss,
+        train: ClientData,
+        test: ClientData,
+        *,
+        name: str,
+        num_classes: int | None,
+        groups: ArrayLike | None,
+        **options: Any,
+    ) -> Task:
+        """Make a task; whether it is classification is seen from what the model puts out."""
+        y = single(train.y)
+        outputs = try_out(build_model(model, 0), loss, first_rows(train.x), first_rows(train.y))
+        classes = y is not None and y.dtype == torch.int64 and y.ndim == 1
+        scores = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
+        if num_classes is None and classes and scores:
+            num_classes = outputs.shape[1]
+        return cls(name, train, test, model, loss, num_classes, group_array(groups, train.num_clients), **options)
 
 
 def build_model(model: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -197,34 +263,19 @@ def build_model(model: Callable[[], nn.Module], seed: int) -> nn.Module:
         return model()
 
 
-def stack(argument: str, clients: Sequence[_ClientSamples]) -> ClientData:
-    """Put the clients' samples one after the other into one pair of tensors."""
-    pairs = [_tensors(f"{argument}[{i}]", samples) for i, samples in enumerate(clients)]
-    filled = [(i, x) for i, (x, _) in enumerate(pairs) if len(x)]
-    if not filled:
-        raise fail(argument, "no samples", "at least one client must have samples")
-    for i, x in filled:
-        if x.shape[1:] != filled[0][1].shape[1:]:
-            allowed = f"must be of the shape {tuple(filled[0][1].shape[1:])} of the other clients'"
-            raise fail(f"{argument}[{i}]", f"inputs of shape {tuple(x.shape[1:])}", allowed)
-    x = torch.cat([x for _, x in filled])
-    y = torch.cat([y for _, y in pairs])
-    return ClientData(x, y, np.concatenate([[0], np.cumsum([len(y) for _, y in pairs])]))
+def _check_classes(split: ClientData, num_classes: int) -> None:
+    y = single(split.y)
+    if y is None or y.shape != (split.num_samples,) or y.dtype != torch.int64:
+        shown = "several tensors" if y is None else f"{y.dtype} of shape {tuple(y.shape)}"
+        raise fail("y", shown, f"classes must be int64 of shape ({split.num_samples},)")
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
+        allowed = f"classes must lie in 0 … {num_classes - 1}"
+        raise fail("y", f"classes {int(y.min())} … {int(y.max())}", allowed)
 
 
-def _tensors(where: str, samples: _ClientSamples) -> tuple[torch.Tensor, torch.Tensor]:
-    if isinstance(samples, Dataset):
-        items = [samples[i] for i in range(len(samples))]  # type: ignore[arg-type]  # map-style data sets have a length
-        if not items:
-            return torch.empty(0), torch.empty(0, dtype=torch.int64)
-        x = torch.stack([torch.as_tensor(item[0]) for item in items])
-        y = torch.stack([torch.as_tensor(item[1]) for item in items])
-    elif isinstance(samples, tuple) and len(samples) == 2:
-        x, y = (torch.as_tensor(part) for part in samples)
-    else:
-        raise fail(where, type(samples).__name__, "must be a Dataset of (x, y) items, or a pair (x, y)")
-    if y.ndim != 1 or len(x) != len(y):
-        raise fail(where, f"x {tuple(x.shape)}, y {tuple(y.shape)}", "must have one class for each input")
-    if y.numel() and (y.is_floating_point() or y.is_complex()):
-        raise fail(where, f"labels of {y.dtype}", "must be integers: the classes")
-    return x.to(torch.float32).cpu(), y.to(torch.int64).cpu()
+def _check_metrics(metrics: Mapping[str, Metric]) -> None:
+    for metric, function in metrics.items():
+        if not metric.isidentifier() or metric in ("test_loss", "train_loss", "objective", "seconds", "participants"):
+            raise fail("metrics", metric, "must be a name of letters and digits that no other metric has")
+        if not callable(function):
+            raise fail(f"metrics[{metric!r}]", function, "must be a function of (outputs, targets)")

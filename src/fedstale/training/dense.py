@@ -14,9 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..tasks.task import Loss
+from ..tasks.client_data import single
+from ..tasks.scores import Loss, is_cross_entropy
+from ..tasks.task import Task
 from .blocked import leaves
-from .evaluation import is_cross_entropy
 
 _aten = torch.ops.aten
 
@@ -114,3 +115,11 @@ def dense_layers(module: nn.Module, loss: Loss, input_dimensions: int) -> list[n
     own = all(p.requires_grad for p in parameters) and len({id(p) for p in parameters}) == len(parameters)
     plain = all(type(layer) is nn.Linear or type(layer) in BACKWARD for layer in layers)
     return layers if plain and own and linear and is_cross_entropy(loss) else None
+
+
+def dense_layers_of(module: nn.Module, task: Task) -> list[nn.Module] | None:
+    """Return the layers of a task's model that `DenseProgram` can do; None for another model, loss or data."""
+    x = single(task.train.x)
+    if task.num_classes is None or x is None or x.dtype != torch.float32:
+        return None
+    return dense_layers(module, task.loss, x.ndim)

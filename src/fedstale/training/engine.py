@@ -14,16 +14,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from ..buffers import Buffers
 from ..checks import choose, client_ids, fail, number, positive_int, vector
 from .descent import Descent
-from .evaluation import Evaluation, per_client, rows_of
-from .layout import Floats, unflatten
+from .evaluation import Evaluation, rows_of
+from .layout import Floats, unflatten, write_buffers
 from .local import Batches, draw
-from .prepare import ResidentModel
 from .setup import TrainingSetup
-
-_EVALUATION_BYTES = 32 * 2**20
-"""Activations of one evaluation batch."""
+from .sums import client_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +36,16 @@ class TrainingJob:
         The batches, see `Batches`.
     rates
         η_c of each client, shape (|S|,).
-    decay, shift
-        What is added to gradients, see `Descent`; shift has shape (d,) or (|S|, d).
+    weight_decay, prox
+        Factors on w that are added to gradients.
+    shift
+        What else is added to gradients, see `Descent`; shape (d,) or (|S|, d).
+    gradient
+        Whether steps are plain ones, whatever the clients' optimiser is, so that the update is rate times the gradient.
     out
         Where the updates go, shape (|S|, d).
+    buffers
+        Where the clients' buffers go, by name, each of shape (|S|, …).
     losses
         Where the mean training losses go, shape (|S|,), when they are wanted.
     """
@@ -51,9 +55,12 @@ class TrainingJob:
     sizes: NDArray[np.int64] | None
     noise: NDArray[np.int64] | None
     rates: NDArray[np.float64]
-    decay: float
+    weight_decay: float
+    prox: float
     shift: Tensor | None
+    gradient: bool
     out: Tensor
+    buffers: dict[str, Tensor]
     losses: Tensor | None
 
 
@@ -73,6 +80,9 @@ class Engine(ABC):
         self._out = torch.empty(0, self.num_params, device=setup.device)
         self._host = np.empty((0, self.num_params), dtype=np.float32)
         self.losses = None
+        self.buffers: Buffers = setup.initial_buffers
+        """What the model keeps beside its parameters (running means): where clients start, and what is evaluated."""
+        self._client_buffers: dict[str, Tensor] = {}
 
     @property
     def initial(self) -> Floats:
@@ -84,10 +94,16 @@ class Engine(ABC):
         """The engine whose bits these are: the name, or what "fastest" chose; None while it has not chosen yet."""
         return self.name
 
+    @property
+    def client_buffers(self) -> Buffers:
+        """The buffers that each client of the last call ended with, by name, shape (|S|, …): the engine keeps none."""
+        return {name: buffer.cpu().numpy() for name, buffer in self._client_buffers.items()}
+
     def module(self, model: ArrayLike) -> nn.Module:
         """Return the task's model with the given parameters, for use outside: no part of the engine."""
         module = self.setup.task.build(self.setup.seed)
         unflatten(module, model)
+        write_buffers(module, self.buffers)
         return module
 
     def batches(self, clients: ArrayLike, round: int) -> Batches:
@@ -139,6 +155,7 @@ class Engine(ABC):
         *,
         linear: ArrayLike | None = None,
         prox: float = 0.0,
+        gradient: bool = False,
     ) -> Floats:
         """Train on given batches; `updates` is this with the batches and the rate of a round.
 
@@ -153,6 +170,8 @@ class Engine(ABC):
             The learning rate, one or one per row.
         linear, prox
             As for `updates`.
+        gradient
+            Take plain steps, whatever optimiser and clipping the clients have otherwise: one of them is rate · ∇F_i.
         """
         setup, count = self.setup, len(batches.rows)
         start = self._tensor("model", starts, count, or_single=True)
@@ -160,6 +179,9 @@ class Engine(ABC):
         if (rates < 0).any():
             raise fail("rate", float(rates.min()), "must not be negative")
         shift = None if linear is None else self._tensor("linear", linear, count)
+        if linear is not None and not setup.training.plain and not gradient:
+            allowed = "corrects the steps of plain sgd: a method that does so cannot be used with another optimiser"
+            raise fail("linear", "a correction of gradients", allowed)
         mu = number("prox", prox, 0.0)
         if mu:
             shift = -mu * start if shift is None else shift - mu * start
@@ -168,9 +190,26 @@ class Engine(ABC):
         out = self._out[:count]
         losses = torch.zeros(count, device=setup.device) if setup.record_losses else None
         rows = torch.from_numpy(np.ascontiguousarray(batches.rows)).to(setup.device)
-        decay = setup.training.weight_decay + mu
+        self._client_buffers = {
+            name: torch.from_numpy(np.repeat(buffer[None], count, axis=0)).to(setup.device)
+            for name, buffer in self.buffers.items()
+        }
         if count:
-            self._run(TrainingJob(start, rows, batches.sizes, batches.noise, rates, decay, shift, out, losses))
+            job = TrainingJob(
+                starts=start,
+                rows=rows,
+                sizes=batches.sizes,
+                noise=batches.noise,
+                rates=rates,
+                weight_decay=setup.training.weight_decay,
+                prox=mu,
+                shift=shift,
+                gradient=gradient,
+                out=out,
+                buffers=self._client_buffers,
+                losses=losses,
+            )
+            self._run(job)
         self.losses = None if losses is None else losses.double().cpu().numpy()
         if out.device.type == "cpu":
             return out.numpy()
@@ -202,32 +241,11 @@ class Engine(ABC):
         data = choose("split", split, {"test": setup.test, "train": setup.train})
         number_of = setup.num_clients
         ids = np.arange(number_of) if clients is None else client_ids("clients", clients, number_of)
-        weights = setup.layout.views(self._tensor("model", model, 0, or_single=True))
         rows, bounds = rows_of(data.offsets, ids)
-        sample_rows = torch.from_numpy(rows).to(setup.device)
-        # Neighbours' samples lie in one piece: slices of it are views, rows that are picked would be copies.
-        first = int(rows[0]) if len(rows) and (np.diff(ids) == 1).all() else None
-        step = max(1, _EVALUATION_BYTES // (4 * setup.activations))
-        starts = range(0, len(rows), step)
-        parts: dict[int, Tensor] = {}
-
-        def forward(resident: ResidentModel, start: int) -> None:
-            with torch.no_grad():
-                torch._foreach_copy_(resident.weights, weights)
-                resident.module.eval()
-                stop = min(start + step, len(rows))
-                part = sample_rows[start:stop] if first is None else slice(first + start, first + stop)
-                parts[start] = resident.forward(data.inputs(part))
-                resident.module.train()
-
-        setup.workers.each(forward, starts)
-        counts = np.diff(bounds)
-        if not parts:
-            nothing = np.zeros(len(ids), dtype=np.int64)
-            return Evaluation(ids, counts, nothing, nothing.astype(np.float64), setup.task.groups[ids])
-        logits = torch.cat([parts[start] for start in starts])
-        correct, losses = per_client(logits, data.y.index_select(0, sample_rows), bounds, setup.task.loss)
-        return Evaluation(ids, counts, correct, losses, setup.task.groups[ids])
+        weights = setup.layout.views(self._tensor("model", model, 0, or_single=True))
+        losses, *others = client_sums(setup, weights, self.buffers, data, rows, bounds)
+        scores = dict(zip(setup.scoring.names[1:], others, strict=True))
+        return Evaluation(ids, np.diff(bounds), losses, setup.task.groups[ids], scores)
 
     def _tensor(self, argument: str, value: ArrayLike, count: int, *, or_single: bool = False) -> Tensor:
         array = np.ascontiguousarray(value, dtype=np.float32)
@@ -247,7 +265,7 @@ def make_descent(
     keep = momentum > 0 or not isinstance(rate, float)
     return Descent(
         rate,
-        job.decay,
+        job.weight_decay + job.prox,
         momentum,
         None if shift is None else setup.layout.views(shift),
         setup.layout.views(torch.zeros_like(weights)) if keep else None,

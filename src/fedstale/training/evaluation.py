@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
-from ..checks import Float
+from ..checks import Float, fail
 from ..federation import Ints
-from ..tasks.task import Loss
+from ..tasks.client_data import Values, single, tensors
+from ..tasks.scores import Metric, of_each_sample
+from ..tasks.task import Task
+
+LOSS = "loss"
+_ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Counts per client, in the order of `clients`; every array has shape (|clients|,).
+    """Sums per client, in the order of `clients`; every array has shape (|clients|,).
 
     Parameters
     ----------
@@ -24,24 +30,29 @@ class Evaluation:
         Who.
     counts
         Samples n_i.
-    correct
-        How many of them were classified correctly.
     losses
         The sums of their losses, n_i F_i(w).
     groups
         The participation group of each client.
+    scores
+        The sums of the task's metrics, n_i times a client's value, by name; "accuracy": how many are right.
     """
 
     clients: Ints
     counts: Ints
-    correct: Ints
     losses: Float
     groups: Ints
+    scores: dict[str, Float] = field(default_factory=dict)
+
+    @property
+    def correct(self) -> Ints:
+        """How many samples were classified correctly; none where the task has no accuracy."""
+        return np.rint(self._sums(_ACCURACY)).astype(np.int64)
 
     @property
     def accuracy(self) -> float:
         """The share of all samples that was classified correctly: clients count by their size. NaN without samples."""
-        return float(_ratio(self.correct.sum(), self.counts.sum()))
+        return float(_ratio(self._sums(_ACCURACY).sum(), self.counts.sum())) if _ACCURACY in self.scores else np.nan
 
     @property
     def loss(self) -> float:
@@ -51,7 +62,7 @@ class Evaluation:
     @property
     def client_accuracies(self) -> Float:
         """The accuracy on each client's samples; NaN for a client without any."""
-        return _ratio(self.correct, self.counts)
+        return _ratio(self._sums(_ACCURACY), self.counts)
 
     @property
     def client_losses(self) -> Float:
@@ -59,53 +70,102 @@ class Evaluation:
         return _ratio(self.losses, self.counts)
 
     def metrics(self) -> dict[str, float]:
-        """Return what is recorded of it: accuracy and loss, the accuracy of each group and of the worst clients.
+        """Return what is recorded of it: the loss, the task's metrics, and how the groups and the worst clients fare.
 
         "accuracy_worst_decile" is the mean over the tenth of the clients (at least one) for whom the model is worst.
+        Where a task has no accuracy, groups and the worst clients are told by the loss.
         """
-        members = {int(group): self.groups == group for group in np.unique(self.groups)}
-        groups = {
-            f"accuracy_group{group}": float(_ratio(self.correct[who].sum(), self.counts[who].sum()))
-            for group, who in members.items()
-        }
-        each = self.client_accuracies
+        rest = {name: float(_ratio(sums.sum(), self.counts.sum())) for name, sums in self.scores.items()}
+        if _ACCURACY in self.scores:
+            whole = {_ACCURACY: rest.pop(_ACCURACY), "test_loss": self.loss}
+            name, sums, each = _ACCURACY, self._sums(_ACCURACY), self.client_accuracies
+        else:
+            whole = {"test_loss": self.loss}
+            name, sums, each = "test_loss", self.losses, -self.client_losses
+        groups = {f"{name}_group{group}": value for group, value in self._by_group(sums).items()}
         tested = np.sort(each[np.isfinite(each)])
-        worst = float(tested[: -(-len(tested) // 10)].mean()) if len(tested) else float("nan")
-        return {"accuracy": self.accuracy, "test_loss": self.loss, **groups, "accuracy_worst_decile": worst}
+        worst = abs(float(tested[: -(-len(tested) // 10)].mean())) if len(tested) else float("nan")
+        return {**whole, **groups, f"{name}_worst_decile": worst, **rest}
+
+    def _sums(self, metric: str) -> Float:
+        return self.scores.get(metric, np.zeros(len(self.clients)))
+
+    def _by_group(self, sums: Float) -> dict[int, float]:
+        members = {int(group): self.groups == group for group in np.unique(self.groups)}
+        return {group: float(_ratio(sums[who].sum(), self.counts[who].sum())) for group, who in members.items()}
 
 
-def is_cross_entropy(loss: Loss) -> bool:
-    """Whether a loss is plain mean cross-entropy, as a function or as a module."""
-    if isinstance(loss, nn.CrossEntropyLoss):
-        usual = loss.weight is None and loss.label_smoothing == 0.0 and loss.reduction == "mean"
-        return usual and loss.ignore_index < 0
-    return loss is functional.cross_entropy
-
-
-def per_client(logits: Tensor, y: Tensor, bounds: Ints, loss: Loss) -> tuple[Ints, Float]:
-    """Count correct answers and add up losses of each client.
+class Scoring:
+    """The loss and the metrics of a task, ready to be summed over clients.
 
     Parameters
     ----------
-    logits, y
-        Of all samples, shapes (n, classes) and (n,).
-    bounds
-        Client j's samples are rows bounds[j] to bounds[j+1] − 1.
-    loss
-        The mean loss of a batch.
+    task
+        Whose.
+    outputs
+        What the model puts out for its first training samples: metrics are tried on it.
+
+    Attributes
+    ----------
+    by_sample
+        Whether all of them are known sample by sample; otherwise they are evaluated client by client, as only their
+        means are known.
     """
-    clients = len(bounds) - 1
-    owner = np.repeat(np.arange(clients), np.diff(bounds))
-    right = np.bincount(owner, (logits.argmax(dim=1) == y).cpu().numpy(), clients).astype(np.int64)
-    if is_cross_entropy(loss):
-        each = functional.cross_entropy(logits, y, reduction="none").double().cpu().numpy()
-        return right, np.asarray(np.bincount(owner, each, clients), dtype=np.float64)
-    # Any other loss is only known as a mean over a batch; the batch whose mean is F_i is the client.
-    sums = [
-        float(loss(logits[start:stop], y[start:stop])) * (stop - start) if stop > start else 0.0
-        for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    ]
-    return right, np.array(sums, dtype=np.float64)
+
+    def __init__(self, task: Task, outputs: Any) -> None:
+        y = single(task.train.y)
+        # Cross-entropy leaves places of class −100 out of its mean.
+        classes = (
+            y is not None and not y.is_floating_point() and all(_not_negative(s.y) for s in (task.train, task.test))
+        )
+        loss = of_each_sample(task.loss, classes=classes)
+        self.by_sample = loss is not None
+        self._scores: dict[str, Metric] = {LOSS: loss or task.loss, **task.metrics}
+        first = {name: t[:2] for name, t in tensors(task.train.y).items()}
+        few = first.get("", first)
+        for name, metric in task.metrics.items():
+            try:
+                value = torch.as_tensor(metric(outputs, few))
+                float(value.double().mean())
+            except Exception as error:  # whatever a metric of the user's raises
+                reason = " ".join(str(error).split()) or type(error).__name__
+                raise fail("metrics", name, f"cannot be computed: {reason}") from error
+            per_sample = value.ndim > 0 and len(value) == len(next(iter(first.values())))
+            self.by_sample = self.by_sample and per_sample
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loss, then the metrics."""
+        return tuple(self._scores)
+
+    def of_samples(self, outputs: Any, y: Values, count: int) -> Float:
+        """Return the values of each sample, shape (scores, count)."""
+        values = [
+            torch.as_tensor(score(outputs, y)).double().reshape(count, -1).mean(1) for score in self._scores.values()
+        ]
+        return np.asarray(torch.stack(values).cpu().numpy())
+
+    def of_client(self, outputs: Any, y: Values) -> Float:
+        """Return the values of a client, shape (scores,)."""
+        return np.array([float(torch.as_tensor(score(outputs, y)).double().mean()) for score in self._scores.values()])
+
+
+def _not_negative(values: Values) -> bool:
+    return all(not t.numel() or t.dtype == torch.bool or int(t.min()) >= 0 for t in tensors(values).values())
+
+
+def joined(outputs: list[Any]) -> Any:
+    """Put the outputs of several pieces of a client together, in whatever they are packed."""
+    first = outputs[0]
+    if len(outputs) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(outputs)
+    if isinstance(first, dict):
+        return type(first)(**{name: joined([part[name] for part in outputs]) for name in first})
+    if isinstance(first, (tuple, list)):
+        return type(first)(joined(list(parts)) for parts in zip(*outputs, strict=True))
+    raise fail("model", type(first).__name__, "must put out tensors, or dicts or tuples of them")
 
 
 def rows_of(offsets: Ints, clients: Ints) -> tuple[Ints, Ints]:

@@ -103,6 +103,7 @@ def _part(job: TrainingJob, clients: int, steps: int) -> TrainingJob:
         rates=job.rates[:clients],
         shift=None if job.shift is None else first(job.shift),
         out=torch.empty_like(job.out[:clients]),
+        buffers={name: buffer[:clients].clone() for name, buffer in job.buffers.items()},
         losses=None,
     )
 

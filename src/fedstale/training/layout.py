@@ -1,7 +1,8 @@
 """A module's parameters as one flat vector and back: w ∈ R^d of the paper.
 
 The order is that of `named_parameters()`, each parameter in row-major order, whatever memory format it is kept in.
-Parameters that do not require a gradient are constants of the model and no part of the vector.
+Parameters that do not require a gradient are constants of the model and no part of the vector; what a module keeps
+beside its parameters (`buffers_of`), such as running means, is averaged over the clients and no part of it either.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from ..buffers import Buffers
 from ..checks import fail
 
 Floats = NDArray[np.float32]
@@ -30,16 +31,7 @@ class FlatLayout:
 
     @classmethod
     def of(cls, module: nn.Module) -> FlatLayout:
-        """Read the layout of a module; refuse one whose state is more than its parameters."""
-        for name, part in module.named_modules():
-            if isinstance(part, _NormBase) and part.track_running_stats:
-                where = f"{name or 'model'} ({type(part).__name__})"
-                raise fail(
-                    "model",
-                    where,
-                    "keeps running statistics, which are not part of updates: use GroupNorm, LayerNorm or "
-                    "track_running_stats=False",
-                )
+        """Read the layout of a module."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise fail("model", type(module).__name__, "has no trainable parameters")
@@ -83,3 +75,22 @@ def unflatten(module: nn.Module, vector: ArrayLike) -> None:
     with torch.no_grad():
         for p, view in zip(trainable(module), layout.views(flat), strict=True):
             p.copy_(view)
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that are part of a module's `state_dict`, by name: the tensors themselves."""
+    saved = module.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in module.named_buffers() if name in saved}
+
+
+def read_buffers(module: nn.Module) -> Buffers:
+    """Return copies of a module's buffers."""
+    return {name: buffer.detach().cpu().numpy().copy() for name, buffer in buffers_of(module).items()}
+
+
+def write_buffers(module: nn.Module, buffers: Buffers) -> None:
+    """Write arrays into a module's buffers."""
+    own = buffers_of(module)
+    with torch.no_grad():
+        for name, array in buffers.items():
+            own[name].copy_(torch.from_numpy(np.array(array)))

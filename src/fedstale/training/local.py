@@ -9,9 +9,10 @@ without torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from ..randomness import generator
 
 Schedule = Callable[[int], float]
 """The factor on the learning rate in a round."""
+SGD = "sgd"
+"""The paper's local optimiser."""
 
 _DEFAULT_STEPS = 5
 """K in the paper's experiments."""
@@ -53,6 +56,13 @@ class LocalTraining:
     schedule
         The factor on `lr` in round t (from 0): "constant"; "cosine:T", ½(1 + cos(πt/T)), 0 from round T on;
         "step:EVERY:FACTOR", FACTOR^⌊t/EVERY⌋; "inverse-sqrt", 1/√(1+t); or a function of t.
+    optimizer
+        "sgd", another optimiser of torch such as "adam", or a function of (parameters, rate) that makes one.
+        It starts anew in every round, as clients keep no state between rounds.
+    optimizer_options
+        Its options, such as {"betas": (0.9, 0.99)}.
+    clip_gradient
+        The largest ℓ2 norm of the gradient of the loss in a step; longer ones are shortened. None: any.
     """
 
     lr: float
@@ -63,6 +73,9 @@ class LocalTraining:
     momentum: float = 0.0
     weight_decay: float = 0.0
     schedule: str | Schedule = "constant"
+    optimizer: str | Callable[..., Any] = SGD
+    optimizer_options: Mapping[str, Any] | None = None
+    clip_gradient: float | None = None
 
     def __post_init__(self) -> None:
         number("lr", self.lr, 0.0, open_low=True)
@@ -82,6 +95,19 @@ class LocalTraining:
             _parse_schedule(self.schedule)
         elif not callable(self.schedule):
             raise fail("schedule", self.schedule, "must be a name or a function of the round")
+        if not isinstance(self.optimizer, str) and not callable(self.optimizer):
+            raise fail("optimizer", self.optimizer, "must be a name or a function of (parameters, rate)")
+        if self.momentum and self.optimizer != SGD:
+            raise fail("momentum", self.momentum, "is of sgd: other optimisers have options of their own")
+        if self.weight_decay and not isinstance(self.optimizer, str):
+            raise fail("weight_decay", self.weight_decay, "an optimiser of your own sets its own weight decay")
+        if self.clip_gradient is not None:
+            number("clip_gradient", self.clip_gradient, 0.0, open_low=True)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is w ← w − η (gradient + weight decay · w), with momentum at most: what `Descent` does."""
+        return self.optimizer == SGD and not self.optimizer_options and self.clip_gradient is None
 
     def rate(self, round: int) -> float:
         """Return the learning rate of a round."""

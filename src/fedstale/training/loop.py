@@ -8,8 +8,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
+from torch import Tensor
 
+from ..tasks.scores import as_float, call
+from .descent import Descent
 from .engine import Engine, TrainingJob, make_descent
+from .optimizers import OptimizerStep, clipped
 from .prepare import ResidentModel
 
 
@@ -32,7 +36,9 @@ class LoopEngine(Engine):
         begin = setup.layout.views(start)
         weights, parameters = resident.weights, resident.parameters
         torch._foreach_copy_(weights, begin)
-        step = make_descent(setup, job, float(job.rates[i]), start, shift)
+        for name, buffer in resident.buffers.items():
+            buffer.copy_(job.buffers[name][i])
+        step, limit = self._step(job, resident, i, start, shift)
         samples, task_loss, autocast = setup.train, setup.task.loss, setup.autocast
         sizes = None if job.sizes is None else job.sizes[i]
         taken = 0
@@ -42,9 +48,10 @@ class LoopEngine(Engine):
                     break
                 batch = batch[: int(sizes[k])]
             with autocast():
-                logits = resident.forward(samples.inputs(batch))
-            loss = task_loss(logits.float(), samples.y.index_select(0, batch))
-            step(weights, torch.autograd.grad(loss, parameters, materialize_grads=True))
+                outputs = call(resident.forward, samples.inputs(batch))
+            loss = task_loss(as_float(outputs), samples.targets(batch))
+            gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            step(weights, gradients if limit is None else clipped(gradients, limit))
             taken += 1
             if job.losses is not None:
                 job.losses[i] += loss.detach()
@@ -52,3 +59,17 @@ class LoopEngine(Engine):
             job.losses[i] /= taken
         for out, before, after in zip(setup.layout.views(job.out[i]), begin, weights, strict=True):
             torch.sub(before, after, out=out)
+        for name, buffer in resident.buffers.items():
+            job.buffers[name][i] = buffer
+
+    def _step(
+        self, job: TrainingJob, resident: ResidentModel, i: int, start: Tensor, shift: Tensor | None
+    ) -> tuple[Descent | OptimizerStep, float | None]:
+        """Return what takes a client's steps, and the length to which gradients are clipped first."""
+        setup, rate = self.setup, float(job.rates[i])
+        limit = None if job.gradient else setup.training.clip_gradient
+        if job.gradient or setup.optimizer is None:
+            return make_descent(setup, job, rate, start, shift), limit
+        optimizer = setup.optimizer(resident.parameters, rate)
+        added = None if shift is None else setup.layout.views(shift)
+        return OptimizerStep(optimizer, resident.parameters, job.prox, added), limit

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from .blocked import Forward, blocked
-from .layout import trainable
+from .layout import buffers_of, trainable
 
 
 def convolutional(module: nn.Module) -> bool:
@@ -60,6 +60,8 @@ class ResidentModel:
         The leaves that gradients are taken of.
     weights
         The same memory, outside of autograd: what a step changes.
+    buffers
+        What the module keeps beside them, by name.
     """
 
     def __init__(self, module: nn.Module, in_blocks: bool = False) -> None:
@@ -67,6 +69,7 @@ class ResidentModel:
         self.forward: Forward = (blocked(self.module) if in_blocks else None) or self.module
         self.parameters = trainable(self.module)
         self.weights = [p.detach() for p in self.parameters]
+        self.buffers = buffers_of(self.module)
 
 
 def _pool_first(module: nn.Module) -> None:

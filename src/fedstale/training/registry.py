@@ -10,7 +10,7 @@ import torch
 
 from ..checks import InvalidInput, choose, fail, positive_int
 from ..tasks.task import Task
-from .dense import dense_layers
+from .dense import dense_layers_of
 from .engine import Engine
 from .fastest import FastestEngine
 from .local import LocalTraining
@@ -85,7 +85,7 @@ def _preferred(setup: TrainingSetup) -> Engine:
     `torch.func`, whose interpretation and grouped convolutions pay for tiny models of many clients only.
     """
     params, clients = setup.layout.num_params, setup.task.num_clients
-    if dense_layers(setup.model, setup.task.loss, setup.task.train.x.ndim) is not None:
+    if dense_layers_of(setup.model, setup.task) is not None:
         vectorised = params <= _LARGEST_DENSE and clients > 1
     else:
         vectorised = params <= _LARGEST_OTHER and clients >= _MANY

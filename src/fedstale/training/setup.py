@@ -16,10 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..tasks.task import ClientData, Task
+from ..tasks.client_data import ClientData, Values, each, single, tensors
+from ..tasks.scores import call, first_rows, try_out
+from ..tasks.task import Task
 from .blocked import can_run_blocked
-from .layout import FlatLayout, flatten
+from .evaluation import Scoring
+from .layout import FlatLayout, flatten, read_buffers
 from .local import LocalTraining
+from .optimizers import make_optimizer
 from .prepare import ResidentModel, convolutional, prepare, stochastic
 
 _R = TypeVar("_R")
@@ -43,22 +47,35 @@ class Samples:
     ----------
     features
         Numbers in one input.
+    count
+        The number of samples.
     """
 
     def __init__(self, split: ClientData, channels_last: bool, device: torch.device) -> None:
-        x = split.x.movedim(1, -1) if channels_last else split.x
+        moved = each(split.x, lambda x: x.movedim(1, -1)) if channels_last else split.x
         self._channels_last = channels_last
-        self._shape = x.shape[1:]
-        self._rows = x.reshape(len(x), -1).to(device)
-        self.features = self._rows.shape[1]
-        self.y = split.y.to(device)
+        self._shapes = {name: x.shape[1:] for name, x in tensors(moved).items()}
+        # A tensor in a mapped file stays there: rows that are contiguous already are not copied.
+        self._x = each(moved, lambda x: x.reshape(len(x), -1).to(device))
+        self._y = each(split.y, lambda y: y.to(device))
+        self.features = sum(x.shape[1] for x in tensors(self._x).values())
+        self.count = split.num_samples
         self.offsets: NDArray[np.int64] = split.offsets
 
-    def inputs(self, rows: Tensor | slice) -> Tensor:
-        """Return the inputs of some samples, shape (|rows|, …) as the task has it."""
-        selected = self._rows[rows] if isinstance(rows, slice) else self._rows.index_select(0, rows)
-        x = selected.view(-1, *self._shape)
+    def inputs(self, rows: Tensor | slice) -> Values:
+        """Return the inputs of some samples, shapes (|rows|, …) as the task has them."""
+        if isinstance(self._x, dict):
+            return {name: _select(x, rows).view(-1, *self._shapes[name]) for name, x in self._x.items()}
+        x = _select(self._x, rows).view(-1, *self._shapes[""])
         return x.movedim(-1, 1) if self._channels_last else x
+
+    def targets(self, rows: Tensor | slice) -> Values:
+        """Return the targets of some samples."""
+        return each(self._y, lambda y: _select(y, rows))
+
+
+def _select(tensor: Tensor, rows: Tensor | slice) -> Tensor:
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
 
 
 class TrainingSetup:
@@ -98,18 +115,22 @@ class TrainingSetup:
         self.bfloat16, self.device, self.record_losses = bfloat16, device, record_losses
         built = task.build(seed)
         self.layout = FlatLayout.of(built)
-        self.initial = flatten(built)
-        convolutions = task.train.x.ndim == 4 and convolutional(built)
+        self.initial, self.initial_buffers = flatten(built), read_buffers(built)
+        outputs = try_out(built, task.loss, first_rows(task.train.x), first_rows(task.train.y))
+        self.scoring = Scoring(task, outputs)
+        self.optimizer = make_optimizer(training)
+        x = single(task.train.x)
+        convolutions = x is not None and x.ndim == 4 and x.is_floating_point() and convolutional(built)
         plain = device.type == "cpu" and not bfloat16
-        in_blocks = convolutions and plain and can_run_blocked(built, task.train.x[:2])
+        in_blocks = convolutions and plain and x is not None and can_run_blocked(built, x[:2])
         channels_last = convolutions and not in_blocks
         self.model = prepare(built, channels_last=channels_last, device=device)
         self.stochastic = stochastic(built)
         self.train = Samples(task.train, channels_last, device)
         self.test = Samples(task.test, channels_last, device)
         # Dropout draws from torch's global stream: clients that take turns draw the same numbers every time.
-        single = self.stochastic or device.type != "cpu"
-        self.workers = Workers(1 if single else threads, lambda: ResidentModel(self.model, in_blocks))
+        alone = self.stochastic or device.type != "cpu"
+        self.workers = Workers(1 if alone else threads, lambda: ResidentModel(self.model, in_blocks))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of forward passes."""
@@ -124,17 +145,22 @@ class TrainingSetup:
 
         def count(_: nn.Module, __: object, output: object) -> None:
             nonlocal total
-            total += output.numel() if isinstance(output, Tensor) else 0
+            parts = (
+                output if isinstance(output, (tuple, list)) else [output]
+            )  # a recurrent layer also returns its state
+            total += sum(part.numel() for part in parts if isinstance(part, Tensor))
 
         leaves = [part for part in self.model.modules() if not list(part.children())]
         hooks = [part.register_forward_hook(count) for part in leaves]
         try:
+            self.model.eval()  # running statistics stay as they are
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                self.model(self.train.inputs(slice(0, 2)))
+                call(self.model, self.train.inputs(slice(0, 2)))
         finally:
+            self.model.train()
             for hook in hooks:
                 hook.remove()
-        return max(1, -(-total // min(2, len(self.train.y))))
+        return max(1, -(-total // min(2, self.train.count)))
 
 
 class Workers(Generic[_R]):

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..tasks.task import Loss
+from ..tasks.client_data import Values
+from ..tasks.scores import Loss, as_float
 from .layout import FlatLayout
 
-Program = Callable[[list[Tensor], Tensor, Tensor, bool], tuple[Tensor | None, list[Tensor]]]
-"""(stacked parameters, x (S, B, …), y (S, B), are losses wanted) -> (S mean losses or None, stacked gradients)."""
+Program = Callable[[list[Tensor], Any, Any, bool], tuple[Tensor | None, list[Tensor]]]
+"""(stacked parameters, x (S, B, …), y (S, B, …), are losses wanted) -> (S mean losses or None, stacked gradients)."""
 
 
 def stacked(module: nn.Module, loss: Loss, layout: FlatLayout) -> Program:
     """Return the program that computes the losses of S copies of a model, and their gradients."""
 
-    def single_loss(parameters: tuple[Tensor, ...], x: Tensor, y: Tensor) -> Tensor:
-        logits: Tensor = functional_call(module, dict(zip(layout.names, parameters, strict=True)), (x,))
-        return loss(logits.float(), y)
+    def single_loss(parameters: tuple[Tensor, ...], x: Values, y: Values) -> Tensor:
+        named = dict(zip(layout.names, parameters, strict=True))
+        outputs = functional_call(module, named, (), x) if isinstance(x, dict) else functional_call(module, named, (x,))
+        return loss(as_float(outputs), y)
 
     all_losses = vmap(single_loss)
 
-    def program(weights: list[Tensor], x: Tensor, y: Tensor, losses: bool) -> tuple[Tensor | None, list[Tensor]]:
+    def program(weights: list[Tensor], x: Values, y: Values, losses: bool) -> tuple[Tensor | None, list[Tensor]]:
         with torch.enable_grad():
             # Not detach(): clients' weights are rows of one tensor, whose version counter autograd would look at, and
             # other threads change their rows meanwhile.

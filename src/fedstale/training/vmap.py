@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
 
 from ..checks import fail
-from .dense import DenseProgram, dense_layers
+from ..tasks.client_data import Values, each
+from .dense import DenseProgram, dense_layers_of
 from .descent import Tensors
 from .engine import Engine, TrainingJob, make_descent
 from .local import Batches
@@ -32,18 +34,31 @@ class VmapEngine(Engine):
 
     def __init__(self, setup: TrainingSetup) -> None:
         super().__init__(setup)
+        for name, part in setup.model.named_modules():
+            if isinstance(part, _NormBase) and part.track_running_stats:
+                where = f"{name or 'model'} ({type(part).__name__})"
+                allowed = f"does not support running statistics, which {where} keeps: use engine='loop'"
+                raise fail("engine", self.name, allowed)
         if setup.stochastic:
             raise fail(
                 "engine",
                 self.name,
                 "does not support dropout (the clients' random streams would mix): use engine='loop'",
             )
+        if not setup.training.plain:
+            what = "gradient clipping" if setup.training.clip_gradient is not None else "optimisers other than sgd"
+            raise fail("engine", self.name, f"does not support {what}: use engine='loop'")
         self._programs: dict[ResidentModel, Program] = {}
         try:
             self.train(setup.initial, Batches(np.zeros((2, 1, 2), dtype=np.int64)), 1.0)
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise fail("engine", self.name, f"this model cannot be vectorised ({reason}): use engine='loop'") from error
+        for resident in self._programs:
+            for name, buffer in resident.buffers.items():
+                if not np.array_equal(buffer.cpu().numpy(), setup.initial_buffers[name]):
+                    allowed = f"does not support a model that changes its buffer {name}: use engine='loop'"
+                    raise fail("engine", self.name, allowed)
         self.losses = None
 
     def _run(self, job: TrainingJob) -> None:
@@ -95,14 +110,18 @@ class VmapEngine(Engine):
         self, program: Program, weights: Tensors, rows: Tensor, losses: bool
     ) -> tuple[Tensor | None, Tensors]:
         samples, flat = self.setup.train, rows.flatten()
-        x = samples.inputs(flat).unflatten(0, rows.shape)  # type: ignore[no-untyped-call]
+
+        def by_client(values: Values) -> Values:
+            return each(values, lambda t: t.reshape(*rows.shape, *t.shape[1:]))
+
+        x, y = by_client(samples.inputs(flat)), by_client(samples.targets(flat))
         with self.setup.autocast():
-            return program(weights, x, samples.y.index_select(0, flat).view(rows.shape), losses)
+            return program(weights, x, y, losses)
 
     def _program(self, resident: ResidentModel) -> Program:
         if resident not in self._programs:
             loss = self.setup.task.loss
-            layers = dense_layers(resident.module, loss, self.setup.task.train.x.ndim)
+            layers = dense_layers_of(resident.module, self.setup.task)
             general = stacked(resident.module, loss, self.setup.layout) if layers is None else DenseProgram(layers)
             self._programs[resident] = general
         return self._programs[resident]

@@ -1,0 +1,136 @@
+"""What is minimised and what is measured: losses and metrics of (outputs, targets).
+
+A *loss* returns the mean over the batch. A *metric* returns one number per sample (of whatever shape: what follows the
+first dimension is averaged), or one number for all of them. Both are functions of what the model puts out and of the
+targets, so that anything written for torch can be used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..checks import InvalidInput, fail
+from .client_data import Values, each
+
+Loss = Callable[[Any, Any], Tensor]
+"""Of (outputs, targets): the mean over the batch."""
+Metric = Callable[[Any, Any], Tensor]
+"""Of (outputs, targets): one value per sample, or one for all."""
+
+
+def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Whether the largest of the last dimension is the class: scores (n, …, C), classes (n, …)."""
+    return (outputs.argmax(dim=-1) == y).float()
+
+
+def sequence_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Mean cross-entropy over all places of sequences: scores (n, T, C), classes (n, T); not those of class −100."""
+    return functional.cross_entropy(outputs.flatten(0, -2), y.flatten())
+
+
+def mean_absolute_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """|output − y| of each sample."""
+    return (outputs - y).abs()
+
+
+def call(model: Callable[..., Any], x: Values) -> Any:
+    """Call a model with its inputs: several have names, and are keywords."""
+    return model(**x) if isinstance(x, dict) else model(x)
+
+
+def as_float(outputs: Any) -> Any:
+    """Return outputs of lower precision as float32, in whatever they are packed."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.is_floating_point() else outputs
+    if type(outputs) is dict:
+        return {name: as_float(value) for name, value in outputs.items()}
+    if type(outputs) in (tuple, list):
+        return type(outputs)(as_float(value) for value in outputs)
+    return outputs
+
+
+def is_cross_entropy(loss: Loss) -> bool:
+    """Whether a loss is plain mean cross-entropy, as a function or as a module."""
+    if isinstance(loss, nn.CrossEntropyLoss):
+        usual = loss.weight is None and loss.label_smoothing == 0.0 and loss.reduction == "mean"
+        return usual and loss.ignore_index < 0
+    return loss is functional.cross_entropy
+
+
+_BY_SAMPLE: tuple[Callable[..., Tensor], ...] = (
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+    functional.binary_cross_entropy_with_logits,
+)
+"""Losses whose mean is the mean over the samples, whatever the targets are."""
+_AS_FUNCTION = {nn.MSELoss: functional.mse_loss, nn.L1Loss: functional.l1_loss}
+
+
+def of_each_sample(loss: Loss, *, classes: bool) -> Metric | None:
+    """Return a loss as one value per sample, where that is known; None for a loss of which only the mean is.
+
+    `classes` says that the targets are classes, none of them the −100 that cross-entropy leaves out.
+    """
+    if classes and is_cross_entropy(loss):
+        return lambda outputs, y: functional.cross_entropy(outputs, y, reduction="none")
+    if classes and loss is sequence_cross_entropy:
+        return lambda outputs, y: functional.cross_entropy(outputs.movedim(-1, 1), y, reduction="none")
+    kind = _AS_FUNCTION.get(type(loss))  # type: ignore[arg-type]
+    plain = kind if kind is not None and getattr(loss, "reduction", "") == "mean" else loss
+    found = next((known for known in _BY_SAMPLE if known is plain), None)
+    return None if found is None else lambda outputs, y: found(outputs, y, reduction="none")
+
+
+def try_out(module: nn.Module, loss: Loss, x: Values, y: Values) -> Any:
+    """Run the model and the loss on a few samples and return the outputs; what cannot work is said in one line."""
+    was = module.training
+    module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            try:
+                outputs = call(module, x)
+            except Exception as error:  # whatever a model of the user's raises
+                raise fail(
+                    "model", type(module).__name__, f"cannot take the inputs {_shown(x)}: {_line(error)}"
+                ) from error
+            try:
+                with warnings.catch_warnings():
+                    # torch would subtract every target from every output, and only warn.
+                    warnings.filterwarnings("error", message="Using a target size")
+                    value = loss(outputs, y)
+            except Exception as error:
+                what = _shown(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
+                allowed = f"cannot take the outputs {what} and targets {_shown(y)}: {_line(error)}"
+                raise fail("loss", getattr(loss, "__name__", type(loss).__name__), allowed) from error
+    finally:
+        module.train(was)
+    if not isinstance(value, Tensor) or value.ndim:
+        shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise fail("loss", f"a value of shape {shown}", "must be the mean over the batch, a single number")
+    return outputs
+
+
+def _shown(values: Any) -> str:
+    if isinstance(values, dict):
+        return ", ".join(f"{name} {_shown(t)}" for name, t in values.items())
+    return f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape)}" if isinstance(values, Tensor) else "?"
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, InvalidInput):
+        return str(error)
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def first_rows(values: Values, count: int = 2) -> Values:
+    """Return the first rows of some values."""
+    return each(values, lambda t: t[:count])

@@ -1,0 +1,143 @@
+"""What a user has becomes a task: tables with client ids, columns with names, mapped files; errors are one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedstale as fs
+from fedstale.checks import InvalidInput
+from fedstale.tasks.scores import sequence_cross_entropy
+
+RNG = np.random.default_rng(3)
+X, Y, IDS = RNG.normal(size=(40, 3)), RNG.integers(2, size=40), np.array(["eve", "ann", "bob", "ann"] * 10)
+
+
+def test_rows_go_to_the_clients_that_they_name() -> None:
+    task = fs.Task.from_arrays(np.arange(40.0)[:, None], Y, IDS, test_share=0.25)
+    assert task.client_names == ("ann", "bob", "eve")
+    assert (task.train.sizes + task.test.sizes).tolist() == [20, 10, 10]
+    assert task.test.sizes.tolist() == [5, 2, 2]
+    for client, name in enumerate(task.client_names):
+        rows = [
+            *task.client_data(client)[0].flatten().tolist(),
+            *task.client_data(client, "test")[0].flatten().tolist(),
+        ]
+        assert sorted(rows) == np.flatnonzero(name == IDS).tolist()
+        x, y = task.client_data(client)
+        assert y.tolist() == Y[x.flatten().int()].tolist()
+
+
+def test_the_model_and_the_loss_have_defaults() -> None:
+    classes = fs.Task.from_arrays(X, Y, IDS)
+    assert (classes.num_classes, classes.loss) == (2, functional.cross_entropy)
+    numbers = fs.Task.from_arrays(X, X @ [1.0, 2.0, 3.0], IDS)
+    assert (numbers.num_classes, numbers.loss) == (None, functional.mse_loss)
+    several = fs.Task.from_arrays(X, X[:, :2], IDS)
+    for task, metric, bound in ((classes, "accuracy", 1.1), (numbers, "test_loss", 0.01), (several, "test_loss", 0.01)):
+        run = fs.simulate(task, "fedavg", fs.Bernoulli(np.ones(3)), rounds=60, lr=0.1, batch_size=8)
+        assert run.final(metric) < bound
+
+
+def test_the_same_seed_gives_the_same_split_and_another_one_another() -> None:
+    one, same, other = (fs.Task.from_arrays(X, Y, IDS, seed=seed) for seed in (1, 1, 2))
+    assert one.fingerprint() == same.fingerprint()
+    assert one.fingerprint() != other.fingerprint()
+
+
+def test_a_table_in_a_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    owners = np.repeat(np.arange(4), 50)
+    written = np.memmap(tmp_path / "x", np.float32, "w+", shape=(200, 6))
+    written[:] = np.random.default_rng(0).normal(size=(200, 6))
+    written.flush()
+    mapped = np.memmap(tmp_path / "x", np.float32, "r", shape=(200, 6))
+    y = (written[:, 0] > 0).astype(np.int64)
+    task = fs.Task.from_arrays(mapped, y, owners, test=(X[:, [0, 1, 2, 0, 1, 2]], Y, np.arange(40) % 4))
+    assert task.train.x.data_ptr() == mapped.__array_interface__["data"][0]
+    assert task.client_data(2)[0].data_ptr() == mapped[100:].__array_interface__["data"][0]
+    engine = fs.training.make(task, fs.training.LocalTraining(lr=0.1))
+    assert engine.setup.train._x.data_ptr() == task.train.x.data_ptr()  # type: ignore[union-attr]
+    assert fs.simulate(task, "fedavg", fs.Bernoulli(np.ones(4)), rounds=40, lr=0.3).final("objective") < 0.5
+
+
+def test_columns_with_names_and_data_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "label": Y, "who": IDS})
+    task = fs.Task.from_arrays(frame[["a", "b"]], frame["label"], frame["who"])
+    assert task.train.x.shape[1:] == (2,)
+    assert task.num_classes == 2
+    columns = [{"pixels": X[:5].astype(np.float32), "label": Y[:5], "page": np.arange(5)}] * 2
+    model, loss = lambda: nn.Linear(3, 2), functional.cross_entropy
+    chosen = fs.Task.from_datasets(model, loss, columns, columns, inputs="pixels")
+    assert chosen.train.x.shape == (10, 3)
+    with pytest.raises(InvalidInput, match=r"unknown target in train\[0\] 'lable': did you mean label"):
+        fs.Task.from_datasets(model, loss, columns, columns, target="lable")
+    with pytest.raises(InvalidInput, match=r"unknown input in train\[0\] 'pixel'"):
+        fs.Task.from_datasets(model, loss, columns, columns, inputs=["pixel"])
+    unclear = [{"pixels": X[:5], "label": Y[:5], "y": Y[:5]}] * 2
+    with pytest.raises(InvalidInput, match="say which of these is the target"):
+        fs.Task.from_datasets(model, loss, unclear, unclear)
+
+
+def test_places_that_cross_entropy_leaves_out_are_left_out_of_the_mean() -> None:
+    y = np.array([[0, 1, -100], [1, -100, -100], [2, 0, 1]])
+    data = [(RNG.normal(size=(3, 3, 4)), y)] * 2
+    task = fs.Task.from_datasets(lambda: nn.Linear(4, 3), sequence_cross_entropy, data, data)
+    engine = fs.training.make(task, fs.training.LocalTraining(lr=0.1))
+    module = engine.module(engine.initial)
+    expected = float(functional.cross_entropy(module(task.train.x[:3]).flatten(0, 1), torch.from_numpy(y).flatten()))
+    assert engine.evaluate(engine.initial, split="train").client_losses[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"x": X[:9]}, r"x = 'shape \(9, 3\)': must have a row for each of the 40 samples"),
+        ({"y": Y[:9]}, r"y = 'shape \(9,\)'"),
+        ({"y": np.array(["yes"] * 40)}, "y = 'text': must be numbers"),
+        ({"x": np.where(X > 2, np.nan, X)}, "x = 'NaN or infinite values': must be finite: fill in what is missing"),
+        ({"clients": IDS[:, None]}, "clients = 'array of shape"),
+        ({"clients": np.arange(40)}, "test_share = 0.2: leaves no client with a test sample"),
+        ({"test": (X, Y, ["ida"] * 40)}, "test = 'ida': is a client without training samples"),
+        ({"test": (X, Y)}, r"test = 'tuple': must be \(x, y, clients\)"),
+        ({"test_share": 2}, "test_share = 2"),
+        ({"x": np.arange(120).reshape(40, 3)}, "model = None: must be given"),
+        (
+            {"x": np.arange(120).reshape(40, 3), "model": lambda: nn.Linear(3, 2)},
+            "model = 'Linear': cannot take the inputs int64",
+        ),
+        ({"model": lambda: nn.Linear(5, 2)}, "model = 'Linear': cannot take the inputs float32"),
+        (
+            {"y": X[:, 0], "model": lambda: nn.Linear(3, 1), "loss": functional.mse_loss},
+            r"loss = 'mse_loss': cannot take the outputs float32 \(2, 1\) and targets float32 \(2,\)",
+        ),
+        ({"loss": lambda outputs, y: outputs.sum(1)}, "must be the mean over the batch, a single number"),
+        ({"metrics": {"test_loss": len}}, "metrics = 'test_loss'"),
+        ({"metrics": {"size": 3}}, "must be a function of"),
+        ({"num_classes": 1}, "classes must lie in 0 … 0"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told) as caught:
+        fs.Task.from_arrays(**{"x": X, "y": Y, "clients": IDS, **given})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_cannot_be_computed_is_named() -> None:
+    task = fs.Task.from_arrays(X, Y, IDS, metrics={"broken": lambda outputs, y: outputs[:, 5]})
+    with pytest.raises(InvalidInput, match="metrics = 'broken': cannot be computed"):
+        fs.simulate(task, rounds=1)
+
+
+def test_wrong_clients_and_splits_are_named() -> None:
+    task = fs.Task.from_arrays(X, Y, IDS)
+    with pytest.raises(InvalidInput, match="client = 3"):
+        task.client_data(3)
+    with pytest.raises(InvalidInput, match="unknown split"):
+        task.client_data(0, "tset")  # type: ignore[arg-type]
