@@ -90,6 +90,16 @@ def test_the_first_update_of_a_client_may_be_late() -> None:
         assert state.memory.rows([3])[0] == pytest.approx(expected)
 
 
+def test_a_late_update_weighs_in_beta_as_if_such_were_always_seen() -> None:
+    """(t + 1) α² (1 − p)/p, without the further 1/p of an update that is seen with probability p only."""
+    rule, p = fs.FedStale(), np.array([0.25])
+    state = rule.init(fs.Federation(2, 1), memory="ram:float64")
+    weight = 0.5**2 * 0.75 / 0.25
+    for update, sums in ((2.0, (0.0, 4.0)), (3.0, (6.0, 8.0))):
+        rule.remember_late(state, np.array([1]), [np.array([update])], p)
+        assert state.of_rule.arrays()["beta/sums"] == pytest.approx(weight * np.array(sums))
+
+
 def test_a_late_update_has_a_say_in_beta() -> None:
     """Who is never in time is what β is for: its late updates agree with each other, and β goes to 1."""
     rule = fs.FedStale()
