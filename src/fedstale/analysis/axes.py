@@ -15,7 +15,7 @@ from .curve import Curve, measured, over_seeds
 
 
 @dataclass(frozen=True)
-class Axis:
+class _Axis:
     """One thing to draw curves against.
 
     Attributes
@@ -65,10 +65,10 @@ class Axis:
 
 ROUND, VIRTUAL = "round", "virtual_seconds"
 AXES = {
-    ROUND: Axis("Rounds", "round"),
-    "bytes": Axis("Bytes", "bytes sent both ways", ("bytes_up", "bytes_down")),
-    "seconds": Axis("Seconds", "seconds of computing", ("seconds",)),
-    VIRTUAL: Axis("Virtual time", "virtual time", (VIRTUAL,), summed=False),
+    ROUND: _Axis("Rounds", "round"),
+    "bytes": _Axis("Bytes", "bytes sent both ways", ("bytes_up", "bytes_down")),
+    "seconds": _Axis("Seconds", "seconds of computing", ("seconds",)),
+    VIRTUAL: _Axis("Virtual time", "virtual time", (VIRTUAL,), summed=False),
 }
 """By the name in addresses and arguments."""
 
@@ -80,7 +80,7 @@ class _Reads(Protocol):
 
 def curve_over(runs: Iterable[_Reads], metric: str, x: str = ROUND, diverged: Iterable[int | None] = ()) -> Curve:
     """The mean of a metric over runs against an axis; of the runs that recorded what the axis needs."""
-    axis, series, places = axis_of(x), [], []
+    axis, series, places = _axis_of(x), [], []
     for run in runs:
         at, values = run.series(metric)
         place = axis.places(np.asarray(at, dtype=np.int64), [run.series(name) for name in axis.metrics])
@@ -93,7 +93,7 @@ def curve_over(runs: Iterable[_Reads], metric: str, x: str = ROUND, diverged: It
 _UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
-def axis_of(name: str) -> Axis:
+def _axis_of(name: str) -> _Axis:
     """The axis of a name, or an error that lists them."""
     return choose("x", name, AXES)
 

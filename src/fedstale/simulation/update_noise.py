@@ -30,6 +30,8 @@ from .history import Metrics
 if TYPE_CHECKING:
     from .loop import Simulation
 
+__all__ = ["everybody_round", "noise_of_update", "other_draws"]
+
 _TOO_SMALL = 1e-30
 """Of ‖Δ̄‖²: nothing is relative to it."""
 
