@@ -133,6 +133,9 @@ class Round:
         η_c of the round, for the methods that turn updates into gradients (SCAFFOLD); default: not given.
     second_pass
         Updates of the second pass that a rule asked for (`Rule.second_pass`), in the form of `updates`.
+    ages
+        How many server steps there were since the participants fetched the model they trained from, shape (|S|,);
+        default: none, as in a synchronous round.
     """
 
     index: int
@@ -142,6 +145,7 @@ class Round:
     steps: ArrayLike | None = None
     lr: float | None = None
     second_pass: Any = None
+    ages: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         positive_int("index", self.index, 0)
@@ -163,6 +167,7 @@ class CheckedRound:
     steps: Float | None = None
     given_lr: float | None = None
     given_second_pass: Sequence[NDArray[Any]] | None = None
+    given_ages: Float | None = None
 
     @property
     def size(self) -> int:
@@ -176,6 +181,11 @@ class CheckedRound:
             allowed = "this rule divides by p_i: give them in the Round or in the Federation, or estimate them"
             raise fail("probabilities", None, allowed)
         return np.empty(0) if self.given_probabilities is None else self.given_probabilities
+
+    @property
+    def ages(self) -> Float:
+        """Server steps since the participants fetched their model, shape (|S|,): 0 in a synchronous round."""
+        return np.zeros(self.size) if self.given_ages is None else self.given_ages
 
     @property
     def lr(self) -> float:
@@ -213,7 +223,10 @@ def check_round(federation: Federation, round: Round) -> CheckedRound:
         raise fail("steps", round.steps, "numbers of local steps must be positive")
     lr = None if round.lr is None else number("lr", round.lr, 0.0)
     second = None if round.second_pass is None else as_rows(round.second_pass, len(ids), federation.num_params)
-    return CheckedRound(round.index, ids, rows, federation.alpha(ids), p, steps, lr, second)
+    ages = None if round.ages is None else vector("ages", round.ages, len(ids))
+    if ages is not None and (ages < 0).any():
+        raise fail("ages", round.ages, "must not be negative")
+    return CheckedRound(round.index, ids, rows, federation.alpha(ids), p, steps, lr, second, ages)
 
 
 def as_rows(updates: Any, count: int, length: int) -> list[NDArray[Any]]:

@@ -6,13 +6,13 @@ Yang, Zhang, Khanduri & Liu, Anarchic federated learning, ICML 2022.
     Δ = (K̄/|S|) Σ_S Δ_i / K_i,   Δ_i = w_{t−τ_i} − w_i
 
 The paper normalises by η_c K_i and has one server rate; K̄, a typical number of steps, keeps Δ on the scale of an
-update. The delays are a simulation: τ_i is drawn from (seed, round, client), and the older models that clients hold are
-kept in the state to train from.
+update. Delays come from the clock of a simulation in time (fedstale.clock). In one that counts rounds they are drawn:
+τ_i from (seed, round, client), and the older models that clients hold are kept in the state to train from.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,6 +68,10 @@ class AFACD(Rule):
         positive_int("seed", self.seed, 0)
         if self.local_steps is not None:
             number("local_steps", self.local_steps, 0.0, open_low=True)
+
+    def on_clock(self) -> AFACD:
+        """Without delays of its own: on a clock, how old a client's model is follows from how long it worked."""
+        return replace(self, max_delay=0)
 
     def start(self, state: State) -> RuleState:
         """Nobody has arrived."""

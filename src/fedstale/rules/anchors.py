@@ -59,6 +59,7 @@ class Anchored(Rule):
     period: int = 20
 
     download: ClassVar[int] = 2
+    asynchronous: ClassVar[bool] = False
     caveat: ClassVar[str] = (
         "assumes full rounds, and uniformly sampled clients in between; otherwise its correction is biased"
     )

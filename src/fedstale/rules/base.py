@@ -69,6 +69,10 @@ class Rule(ABC):
     """Whether the rule keeps one row per client on the server."""
     takes_late: ClassVar[bool] = False
     """Whether an update that comes after its round has a place in the memory (`remember_late`)."""
+    asynchronous: ClassVar[bool] = True
+    """Whether it may be given updates that were computed from older models: those of an asynchronous server."""
+    answers_with_model: ClassVar[bool] = False
+    """Whether clients send w_i, so that Δ_i = w_t − w_i with the model of the step, not the one they began with."""
     unbiased: ClassVar[bool] = False
     """Whether E[Δ] = Σ α_i Δ_i whatever the p_i are."""
     upload: ClassVar[int] = 1
@@ -121,6 +125,10 @@ class Rule(ABC):
     def selection(self) -> Selection | None:
         """Whom this rule's server asks among those who would take part; None: everyone."""
         return None
+
+    def on_clock(self) -> Rule:
+        """Return this rule as it is run where time is simulated: without delays that it simulates itself."""
+        return self
 
     def traffic(self, state: State, clients: Ints) -> tuple[int, int]:
         """Vectors of length d that go up and down in the coming round with these participants."""

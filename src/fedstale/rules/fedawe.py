@@ -48,6 +48,7 @@ class FedAWE(Rule):
     """w_{t+1} = (1/|S|) Σ_S (x_i − η_s (t − τ_i) Δ_i). Needs the model: pass it to `init`."""
 
     name: ClassVar[str] = "fedawe"
+    asynchronous: ClassVar[bool] = False
     client_memory: ClassVar[int] = 1
 
     def start(self, state: State) -> RuleState:

@@ -47,6 +47,7 @@ class FedDyn(Rule):
     a: float = 2.0
 
     name: ClassVar[str] = "feddyn"
+    asynchronous: ClassVar[bool] = False
     client_memory: ClassVar[int] = 1
     caveat: ClassVar[str] = (
         "assumes that all clients participate with the same probability; otherwise its average is biased"

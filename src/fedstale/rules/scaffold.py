@@ -49,6 +49,7 @@ class Scaffold(Rule):
     option: Literal["I", "II"] = "II"
 
     name: ClassVar[str] = "scaffold"
+    asynchronous: ClassVar[bool] = False
     upload: ClassVar[int] = 2
     download: ClassVar[int] = 2
     client_memory: ClassVar[int] = 1

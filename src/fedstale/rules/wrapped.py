@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,7 +17,10 @@ from ..state import State
 from .averaging import FedAvg
 from .base import Local, Rule
 
-_INHERITED = ("memory", "takes_late", "upload", "download", "client_memory", "caveat")
+_INHERITED = (
+    *("memory", "takes_late", "asynchronous", "answers_with_model"),
+    *("upload", "download", "client_memory", "caveat"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,11 @@ class WrappedRule(Rule):
     ) -> None:
         """As the rule."""
         self.rule.remember_late(self.inside(state), clients, updates, probabilities)
+
+    def on_clock(self) -> Rule:
+        """The same wrapper around the rule on a clock."""
+        inner = self.rule.on_clock()
+        return self if inner is self.rule else replace(self, rule=inner)
 
     def selection(self) -> Selection | None:
         """As the rule."""

@@ -11,6 +11,7 @@ from .methods import Method
 from .run import Result, result, resume, simulate
 from .settings import Settings, from_toml, make_settings, to_toml
 from .stored import LostRounds
+from .timed import TimedSimulation
 
 __all__ = [
     "Callback",
@@ -27,6 +28,7 @@ __all__ = [
     "Simulation",
     "StoreRun",
     "TensorBoard",
+    "TimedSimulation",
     "Trainer",
     "build",
     "compare",

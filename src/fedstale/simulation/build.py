@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import configs, rules, training
+from .. import clock, configs, rules, training
 from .. import participation as who
 from ..checks import InvalidInput, fail, unknown
 from ..federation import Federation, Ints
@@ -21,7 +22,8 @@ from ..tasks.quadratic import Quadratic
 from .coverage import Coverage
 from .history import Record
 from .loop import Callback, Simulation, Trainer
-from .settings import Settings
+from .settings import ROUNDS, Settings
+from .timed import TimedSimulation
 from .trainers import EngineTrainer, QuadraticTrainer
 
 if TYPE_CHECKING:
@@ -92,6 +94,17 @@ def make_task(settings: Settings, participation: who.Participation, *, progress:
         progress=progress,
         **settings.partition_options,
     )
+
+
+def make_devices(settings: Settings, *, progress: bool = True) -> clock.Devices:
+    """Make the devices; measured speeds are those of the data set `device-speeds`, or of a file of its kind."""
+    options = dict(settings.device_options)
+    if settings.devices == clock.Measured.name and "table" not in options:
+        from ..tasks.device_speeds import read_speeds
+
+        file = options.pop("file", None)
+        options["table"] = read_speeds(None if file is None else Path(str(file)), progress=progress)
+    return clock.make_devices(settings.devices, **options)
 
 
 def make_local_training(settings: Settings, task: Task) -> training.LocalTraining:
@@ -197,7 +210,17 @@ def build(
         trainer.alpha = federation.alpha()
         trainer.covered = None if coverage is None else coverage.alpha
     chooses_later = isinstance(trainer, EngineTrainer) and trainer.engine.resolved_name is None
-    simulation = Simulation(
+    made: Callable[..., Simulation] = Simulation
+    if settings.server != ROUNDS:
+        made = partial(
+            TimedSimulation,
+            server=settings.make_server(),
+            devices=make_devices(settings, progress=progress),
+            slot_seconds=settings.slot_seconds,
+            model_bytes=settings.model_bytes,
+            until=settings.until_seconds,
+        )
+    simulation = made(
         trainer=trainer,
         rule=rule,
         participation=participation,

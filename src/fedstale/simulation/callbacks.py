@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_CLIENTS = 10_000
-"""Beyond so many clients their p̂ are not stored: every evaluation would add a megabyte."""
+"""Beyond so many clients nothing but their accuracies is stored of each: every evaluation would add a megabyte."""
 
 
 @dataclass
@@ -48,6 +48,8 @@ class StoreRun(Callback):
         clients = {} if record.per_client is None else {"accuracy": record.per_client}
         if "p_error" in record.metrics:
             clients |= _probabilities(simulation, record.round)
+            if simulation.federation.num_clients <= MOST_CLIENTS:
+                clients |= simulation.client_metrics()
         self.run.record(record.round, record.metrics, participants=record.participants, clients=clients)
         self._recorded = record.round + 1
         if (record.round + 1) % self.every == 0:
@@ -56,7 +58,7 @@ class StoreRun(Callback):
     def save(self, simulation: Simulation) -> None:
         """Commit the metrics, then write the checkpoint."""
         self.run.flush()
-        simulation.state.save(self.run.checkpoint)
+        simulation.save(self.run.checkpoint)
         self._saved = simulation.state.round
 
     def resume_hint(self) -> str:
@@ -81,6 +83,8 @@ def _probabilities(simulation: Simulation, t: int) -> dict[str, Float]:
     if estimated is None or isinstance(simulation.estimator, KnownProbabilities) or count > MOST_CLIENTS:
         return {}
     found = {"probability": estimated}
+    if not simulation.knows_probabilities:
+        return found
     with suppress(ValueError):  # a selection whose probabilities have no closed form
         found["probability_true"] = np.broadcast_to(simulation.participation.known(t), count)
     return found

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from logging import getLogger
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,6 +172,11 @@ class Simulation:
         return self.state.model
 
     @property
+    def knows_probabilities(self) -> bool:
+        """Whether the p_i of the participation process are those with which clients take part."""
+        return True
+
+    @property
     def done(self) -> bool:
         """Whether all rounds were run."""
         return self.state.round >= self.rounds
@@ -182,20 +188,16 @@ class Simulation:
             raise RuntimeError("a simulation's state always carries its estimator")
         if not self.between_rounds:
             raise RuntimeError("a round of this simulation was interrupted: resume from its last checkpoint")
-        clients = self._participants(t)
-        p = self.estimator.probabilities(state.estimator, clients)
-        metrics = before_round(self.rule, state, t, clients, self.model.itemsize)
-        evaluated = is_evaluated(t, self.evaluate_every, self.rounds, self.evaluate_early)
-        if evaluated and self.update_noise:  # before the round's own training, whose array an engine may use again
-            metrics |= noise_of_update(self, other_draws(self, self.update_noise))
-        round, trained = self._train(t, clients, p), clients
+        round, metrics = self._gather(t)
+        trained = clients = np.asarray(round.clients, dtype=np.int64)
         if self.leave_out:
             round = self._screened(round)
             metrics["left_out"] = float(len(clients) - len(np.asarray(round.clients)))
             clients = np.asarray(round.clients, dtype=np.int64)
+        evaluated = self._is_evaluated(t)
         if evaluated:  # the p̂ that the round uses: it is not counted yet
             self.estimated = self.estimator.probabilities(state.estimator, np.arange(self.federation.num_clients))
-            metrics["p_error"] = p_error(self.participation, t, self.estimated)
+            metrics["p_error"] = p_error(self.participation, t, self.estimated) if self.knows_probabilities else np.nan
         before = np.array(self.model) if evaluated and self.memory_error else None
         self.between_rounds = False
         try:
@@ -205,6 +207,7 @@ class Simulation:
             raise
         self.estimator.observe(state.estimator, clients, t)
         self._after_round(trained, clients)
+        metrics |= self._after_step()
         metrics["update_norm"] = float(np.linalg.norm(delta))
         metrics |= state.report
         per_client = None
@@ -226,6 +229,35 @@ class Simulation:
             self.records.add(record)
         self.between_rounds = True
         return record
+
+    def _gather(self, t: int) -> tuple[Round, Metrics]:
+        """Find out who takes part, and let them train."""
+        clients = self._participants(t)
+        p = self._probabilities(clients)
+        metrics = before_round(self.rule, self.state, t, clients, self.model.itemsize)
+        if self.update_noise and self._is_evaluated(t):  # before the round's own training: an engine may reuse its array
+            metrics |= noise_of_update(self, other_draws(self, self.update_noise))
+        return self._train(t, clients, p), metrics
+
+    def _after_step(self) -> Metrics:
+        """Do what is to be done after the server's step, and say what there is to record of it."""
+        return {}
+
+    def _is_evaluated(self, t: int) -> bool:
+        return is_evaluated(t, self.evaluate_every, self.rounds, self.evaluate_early)
+
+    def _probabilities(self, clients: Ints) -> Float:
+        if self.state.estimator is None:
+            raise RuntimeError("a simulation's state always carries its estimator")
+        return self.estimator.probabilities(self.state.estimator, clients)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint of all that there is between two rounds."""
+        self.state.save(folder)
+
+    def client_metrics(self) -> dict[str, Float]:
+        """Numbers of each client to be stored with an evaluation, each of shape (N,), beside its accuracy and p̂."""
+        return {}
 
     def _participants(self, t: int) -> Ints:
         """Who takes part; a rule whose server chooses by itself chooses among those who would."""
@@ -263,7 +295,7 @@ class Simulation:
             return round
         kept = np.array([position not in reasons for position in range(len(clients))])
         parts: Any = {
-            name: getattr(round, name) for name in ("clients", "updates", "probabilities", "steps", "second_pass")
+            name: getattr(round, name) for name in ("clients", "updates", "probabilities", "steps", "second_pass", "ages")
         }
         cut: Any = {name: None if part is None else part[kept] for name, part in parts.items()}
         return replace(round, **cut)

@@ -14,6 +14,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from ..beta import Beta
+    from ..clock import Devices, Server
     from ..participation import Estimator, Selection
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -40,6 +41,14 @@ class RunOptions(TypedDict, total=False):
     selection: str | Mapping[str, Any] | Selection
     selection_options: Mapping[str, Any]
     probabilities: str | Mapping[str, Any] | Estimator
+    server: str | Server
+    server_options: Mapping[str, Any]
+    deadline: float | None
+    devices: str | Devices
+    device_options: Mapping[str, Any]
+    slot_seconds: float | None
+    model_bytes: float | None
+    until_seconds: float | None
     rounds: int | None
     seed: int
     lr: float | None

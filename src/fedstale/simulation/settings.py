@@ -6,19 +6,24 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .. import beta as betas
-from .. import configs, rules
+from .. import clock, configs, rules
 from .. import participation as who
 from ..analysis import method_label
-from ..checks import MOST_CLIENTS, MOST_ROUNDS, InvalidInput, fail, unknown
+from ..checks import MOST_CLIENTS, MOST_ROUNDS, InvalidInput, choose, fail, unknown
 
 _MOST_DEFAULT_ROUNDS = 1_000_000
 """More rounds than this must be asked for by number, not by 10/p_min."""
+ROUNDS = "rounds"
+"""The server of a run in which time plays no part."""
+_TIME = ("server_options", "deadline", "devices", "device_options", "slot_seconds", "model_bytes", "until_seconds")
+"""Settings that mean something only where it does."""
 DEFAULT_TASK = "digits-mlp"
 """What is learned unless something else is asked for."""
 _MOST_STEPS = 1_000_000
@@ -78,6 +83,28 @@ class Settings(BaseModel):
     probabilities: str | dict[str, Any] = Field(
         "known", description="source of the p_i: known, fedau, fedau-nocutoff, beta, forgetting or daily"
     )
+
+    server: str = Field(
+        ROUNDS,
+        description='when the server steps: "rounds" (no time), "synchronous", "buffered" or "asynchronous"',
+    )
+    server_options: dict[str, Any] = Field(
+        default_factory=dict, description="options of the server: wait_for, over_select, late, size, concurrency"
+    )
+    deadline: float | None = Field(
+        None, gt=0, description="virtual seconds after which a server steps with the replies it has; default: it waits"
+    )
+    devices: str = Field("equal", description="speeds of the devices: equal, two-classes, log-normal or measured")
+    device_options: dict[str, Any] = Field(
+        default_factory=dict, description="options of the devices, such as steps_per_second, slowdown, spread"
+    )
+    slot_seconds: float | None = Field(
+        None, gt=0, description="virtual seconds that a round of the availability process lasts; default: see the docs"
+    )
+    model_bytes: float | None = Field(
+        None, gt=0, description="bytes of a model on its way; default: those of the model that is trained"
+    )
+    until_seconds: float | None = Field(None, gt=0, description="virtual seconds after which the run ends")
 
     rounds: int | None = Field(None, ge=1, lt=MOST_ROUNDS, description="number of rounds T; default: 10/p_min")
     seed: int = Field(0, ge=0, lt=2**63, description="random seed: participation, batches, partition, initial model")
@@ -141,7 +168,10 @@ class Settings(BaseModel):
             return given
         if given.get("rule") is None:  # β is the weight of FedStale: who gives one alone means that rule
             given = {**given, "rule": rules.DEFAULT if given.get("beta") is None else "fedstale"}
-        return _shortest_form(given)
+        found = _shortest_form(given)
+        if found.get("server", ROUNDS) != ROUNDS and found.get("probabilities") is None:
+            found["probabilities"] = "fedau-nocutoff"  # in time, how often clients answer has to be learned
+        return found
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -159,7 +189,22 @@ class Settings(BaseModel):
             for part in parts if isinstance(getattr(self, setting), dict) else ():
                 if getattr(self, part) != type(self).model_fields[part].get_default(call_default_factory=True):
                     raise fail(part, getattr(self, part), f"cannot be combined with {setting} = {text}: set it there")
+        if self.server == ROUNDS:
+            for name in _TIME:
+                if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
+                    known = ", ".join(clock.SERVERS)
+                    raise fail(name, getattr(self, name), f"needs a server that knows time: set server to one of {known}")
+        else:
+            self.make_server()
+            choose("devices", self.devices, clock.DEVICES)
         return self
+
+    def make_server(self) -> clock.Server:
+        """Return the server; only where time plays a part."""
+        options = {**self.server_options}
+        if "deadline" in options:
+            raise fail("server_options", options, "deadline is a setting of its own")
+        return clock.make_server(self.server, deadline=self.deadline, **options)
 
     @property
     def default_rounds(self) -> int:
@@ -243,6 +288,13 @@ def _participation(given: who.Process | who.Participation) -> dict[str, Any]:
     return written if isinstance(given, who.Process) else written | configs.short_selection(both.selection)
 
 
+def _options(value: clock.Server | clock.Devices) -> dict[str, Any]:
+    """Write the fields that are not at their default; the deadline is a setting of its own."""
+    mine = [field for field in fields(value) if field.name != "deadline"]
+    written = {field.name: configs.to_config(getattr(value, field.name)) for field in mine}
+    return {field.name: written[field.name] for field in mine if written[field.name] != configs.to_config(field.default)}
+
+
 def _kind(*kinds: type[Any]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
@@ -261,6 +313,16 @@ _OBJECTS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], dict[str, 
     ),
     "participation": (_kind(who.Process, who.Participation), "a process such as Bernoulli", _participation),
     "selection": (_kind(who.Selection), "a selection such as UniformSample", configs.short_selection),
+    "server": (
+        _kind(clock.Server),
+        "a server such as Buffered",
+        lambda server: {"server": server.name, "deadline": server.deadline, "server_options": _options(server)},
+    ),
+    "devices": (
+        _kind(clock.Devices),
+        "devices such as LogNormal",
+        lambda devices: {"devices": devices.name, "device_options": _options(devices)},
+    ),
     "probabilities": (
         _kind(who.Estimator),
         "an estimator such as FedAUEstimator",

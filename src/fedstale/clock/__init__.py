@@ -1,0 +1,38 @@
+"""Virtual time: how fast devices are, when they are there, when a server steps. Mathematics only, nothing sleeps."""
+
+from .availability import Always, Availability, Intervals, Slots
+from .clock import Clock, Work
+from .devices import Devices, Equal, LogNormal, Measured, Speeds, Stopwatch, TwoClasses
+from .events import Event, EventQueue, Kind
+from .ledger import Ledger, Outcome
+from .registry import DEVICES, SERVERS, make_devices, make_server
+from .servers import Asynchronous, Buffered, Server, Synchronous
+
+__all__ = [
+    "DEVICES",
+    "SERVERS",
+    "Always",
+    "Asynchronous",
+    "Availability",
+    "Buffered",
+    "Clock",
+    "Devices",
+    "Equal",
+    "Event",
+    "EventQueue",
+    "Intervals",
+    "Kind",
+    "Ledger",
+    "LogNormal",
+    "Measured",
+    "Outcome",
+    "Server",
+    "Slots",
+    "Speeds",
+    "Stopwatch",
+    "Synchronous",
+    "TwoClasses",
+    "Work",
+    "make_devices",
+    "make_server",
+]
