@@ -113,7 +113,9 @@ def play(clock: Clock, events: int) -> list[tuple[float, int, int]]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**20), st.integers(0, 60), st.booleans(), st.booleans())
-def test_a_clock_that_was_saved_goes_on_as_if_nothing_had_happened(seed: int, cut: int, equal: bool, slots: bool) -> None:
+def test_a_clock_that_was_saved_goes_on_as_if_nothing_had_happened(
+    seed: int, cut: int, equal: bool, slots: bool
+) -> None:
     """Equal devices finish at equal times: the queue is made anew, and the order of ties must not depend on it."""
 
     def make() -> Clock:

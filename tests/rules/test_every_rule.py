@@ -41,6 +41,15 @@ RULES: list[fs.Rule] = [
     rules.FedAWE(),
     rules.AFACD(max_delay=3),
     rules.AFACS(max_delay=3),
+    rules.FedAsync(prox=0.1),
+    rules.FedBuff(),
+    rules.UnbiasedFedBuff(),
+    rules.CA2FL(),
+    rules.ACE(),
+    rules.ACED(max_age=2),
+    rules.AREA(),
+    rules.FedStaleAsync(half_life=0.1),  # the origin of the masses moves every few rounds
+    rules.FedStaleAsync(beta=0.5),
     rules.Scaffold(),
     rules.Scaffold(option="I"),
     rules.SVRG(period=3),
@@ -59,7 +68,7 @@ RULES: list[fs.Rule] = [
 ROWS = ["ram", "ram:float64", "ram:float16", "ram:bfloat16", "disk:{}", "disk:{}:bfloat16"]
 MEMORIES = [*ROWS, "clustered:3", "clustered:3:bfloat16", "lowrank:2", "lowrank:3:float64"]
 PLAIN = ["ram", "disk:{}", "clustered:3", "lowrank:2"]
-FIRST_STEP = {"feddyn": 6.0, "spider": 2.0}  # FedDyn: mean + h/a, both 3; SPIDER: clipped
+FIRST_STEP = {"feddyn": 6.0, "spider": 2.0, "fedasync": 1.8}  # FedDyn: mean + h/a, both 3; SPIDER: clipped
 
 every_rule = pytest.mark.parametrize("rule", RULES, ids=repr)
 
@@ -76,7 +85,8 @@ def history(t: int, dtype: Any = np.float32) -> fs.Round:
     who = np.flatnonzero(rng.random(N) < p)
     who = who[:0] if t == 5 else who[who != 5] if t < 10 else who
     updates, again = rng.normal(size=(2, len(who), D)).astype(dtype) + dtype(1)
-    return fs.Round(t, who, updates, probabilities=p[who], steps=1 + who % 3, lr=0.1, second_pass=again)
+    ages = np.minimum(rng.integers(0, 4, len(who)), t)
+    return fs.Round(t, who, updates, probabilities=p[who], steps=1 + who % 3, lr=0.1, second_pass=again, ages=ages)
 
 
 def advance(rule: fs.Rule, state: fs.State, first: int, last: int) -> list[NDArray[Any]]:

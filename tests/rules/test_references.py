@@ -398,6 +398,51 @@ def epoch(t: int) -> int:
     return int(generator(7, "scsg epoch", t).geometric(1 / 4)) - 1
 
 
+def fedasync(sets: Sets) -> list[Array]:
+    def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+        mixed = w.copy()
+        for i in came:
+            mixed = (1 - 0.3) * mixed + 0.3 * (w - train(i, w))
+        return w - mixed
+
+    return rounds(sets, one)
+
+
+def aced(sets: Sets) -> list[Array]:
+    last: dict[int, tuple[int, Array]] = {}
+
+    def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+        last.update({int(i): (t, train(i, w)) for i in came})
+        return mean({i: update for i, (when, update) in last.items() if t - when <= 1})
+
+    return rounds(sets, one)
+
+
+def area(sets: Sets) -> list[Array]:
+    models = {i: START.copy() for i in range(N)}
+
+    def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+        models.update({int(i): w - train(i, w) for i in came})
+        return w - mean(models)
+
+    return rounds(sets, one)
+
+
+def ageing(sets: Sets) -> list[Array]:
+    last: dict[int, tuple[int, Array]] = {}
+
+    def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+        stale = {i: 0.8 * 0.5 ** ((t - when) / 2.0) * update for i, (when, update) in last.items()}
+        delta = sum((ALPHA[i] * stale[i] for i in stale), np.zeros(D))
+        fresh = {int(i): train(i, w) for i in came}
+        for i, update in fresh.items():
+            delta = delta + ALPHA[i] / P[i] * (update - stale.get(i, np.zeros(D)))
+        last.update({i: (t, update) for i, update in fresh.items()})
+        return np.asarray(delta)
+
+    return rounds(sets, one)
+
+
 PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("fedavg"), fedavg),
     (rules.make("u-fedavg"), u_fedavg),
@@ -421,6 +466,14 @@ PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("fedawe", server_lr=0.7), fedawe(0.7)),
     (rules.make("afa-cd", max_delay=4, seed=7), anarchic(silo=False)),
     (rules.make("afa-cs", max_delay=4, seed=7), anarchic(silo=True)),
+    (rules.make("fedasync", mixing=0.3), fedasync),
+    (rules.make("fedbuff"), fedavg),  # these are the same in rounds; test_asynchronous.py has them in time
+    (rules.make("u-fedbuff"), u_fedavg),
+    (rules.make("ca2fl"), fedvarp),
+    (rules.make("ace"), mifa(wait=False)),
+    (rules.make("aced", max_age=1), aced),
+    (rules.make("area"), area),
+    (rules.make("fedstale-async", beta=0.8, half_life=2.0), ageing),
     (rules.make("scaffold", option="I"), scaffold("I")),
     (rules.make("scaffold", option="II"), scaffold("II")),
     (rules.make("svrg", period=4), anchored(False, N, lambda t: 4)),

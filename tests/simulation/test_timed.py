@@ -95,7 +95,9 @@ def test_a_late_reply_enters_the_memory_with_the_model_of_its_round() -> None:
 
 @servers
 @pytest.mark.parametrize("rule", ["fedavg", "fedstale"])
-def test_a_run_that_is_cut_anywhere_goes_on_with_the_same_bits(server: dict[str, Any], rule: str, tmp_path: Path) -> None:
+def test_a_run_that_is_cut_anywhere_goes_on_with_the_same_bits(
+    server: dict[str, Any], rule: str, tmp_path: Path
+) -> None:
     whole = timed(**server, rule=rule)
     whole.run()
     if rule == "fedstale" and "wait for" not in str(server):
@@ -120,7 +122,9 @@ def test_a_run_that_is_cut_anywhere_goes_on_with_the_same_bits(server: dict[str,
 
 
 @servers
-def test_a_run_killed_in_the_middle_of_pending_work_is_resumed_from_the_store(server: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_killed_in_the_middle_of_pending_work_is_resumed_from_the_store(
+    server: dict[str, Any], tmp_path: Path
+) -> None:
     class PullThePlug(Callback):
         def on_round(self, simulation: Simulation, record: Record) -> None:
             if record.round == 17:
@@ -221,9 +225,10 @@ def test_a_run_ends_when_its_time_is_over_and_is_evaluated_then() -> None:
 
 
 def test_no_more_work_than_the_concurrency() -> None:
-    simulation = timed(server="buffered", server_options={"size": 2, "concurrency": 3}, num_clients=8, p_min=1.0)
+    few = {"size": 2, "concurrency": 3}
+    simulation = timed(server="buffered", server_options=few, num_clients=8, p_min=1.0, rounds=60)
     asked: set[int] = set()
-    for _ in range(30):
+    for _ in range(60):
         simulation.step()
         assert len(simulation.clock.work) <= 3
         asked |= set(simulation.clock.work)
@@ -238,8 +243,8 @@ def test_no_more_work_than_the_concurrency() -> None:
         ({"server": "buffered", "server_options": {"size": 9}}, "size = 9: a buffer must not be larger"),
         ({"server": "buffered", "server_options": {"late": "discard"}}, "unknown option of server 'buffered': 'late'"),
         ({"server": "buffered", "rule": "svrg"}, "needs updates that were computed from the server's present model"),
-        ({"server": "buffered", "probabilities": "known"}, "is not known: use an estimator"),
-        ({"server": "buffered", "selection": "uniform", "selection_options": {"m": 2}}, "asks by its concurrency"),
+        ({"server": "asynchronous", "probabilities": "known"}, "is not known: use an estimator"),
+        ({"server": "asynchronous", "selection": "uniform", "selection_options": {"m": 2}}, "asks by its concurrency"),
         ({"server": "synchronous", "server_options": {"over_select": 0.3}}, "needs wait_for"),
         ({"server": "synchronous", "server_options": {"late": "never"}}, 'must be "remember" or "discard"'),
         ({"server": "synchronous", "server_options": {"deadline": 3}}, "deadline is a setting of its own"),

@@ -18,6 +18,7 @@ from .methods import METHOD_SETTINGS, config_label, method_label, method_order
 from .palette import COLOURS, Style, style, styles
 from .table import Cell, Measured, Table
 from .tail import TAIL, tail
+from .target import Cost, cost_to_target
 from .tuning import tuned
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "METHOD_SETTINGS",
     "TAIL",
     "Cell",
+    "Cost",
     "Curve",
     "Estimate",
     "Gap",
@@ -35,6 +37,7 @@ __all__ = [
     "Style",
     "Table",
     "config_label",
+    "cost_to_target",
     "diverged_text",
     "method_label",
     "method_order",

@@ -1,7 +1,7 @@
 """The virtual clock: who is there, who works on what until when, and what is next. Nothing sleeps.
 
-The future of a piece of work is known when it begins: speeds and presence are functions of (seed, device, time). So work
-ends in a reply, or in a loss where the device leaves before, and both are put into the queue at once.
+The future of a piece of work is known when it begins: speeds and presence are functions of (seed, device, time). So
+work ends in a reply, or in a loss where the device leaves before, and both are put into the queue at once.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ class Clock:
 
     def _refill(self) -> None:
         """Make the queue of what is known: changes of presence, and ends of work."""
-        events = [
-            Event(time, Kind.PRESENCE, device, 0) for device, time in enumerate(self._changes) if time < _FOREVER
-        ]
+        events = [Event(time, Kind.PRESENCE, device, 0) for device, time in enumerate(self._changes) if time < _FOREVER]
         events += [_end(work) for work in self.work.values()]
         self._queue = EventQueue(events)
 
@@ -93,6 +91,11 @@ class Clock:
     def everybody_there(self) -> Ints:
         """The devices that are there now, sorted."""
         return np.flatnonzero(self._there).astype(np.int64)
+
+    @property
+    def queued(self) -> int:
+        """How many events are in the queue, those of work that was called off included."""
+        return len(self._queue)
 
     @property
     def idle(self) -> Float:
@@ -132,7 +135,7 @@ class Clock:
         self.ledger.add(work, self.now, Outcome.DISCARDED)
 
     def next(self, before: float = _FOREVER) -> tuple[Event, Work | None] | None:
-        """Go on to the next event, at `before` at the latest; None, and the time is `before`, if there is none till then.
+        """Go on to the next event until `before`; None, and the time is `before`, if there is none till then.
 
         The work that it ends is returned with it; to say what became of a reply is left to who gets it.
         """
@@ -186,7 +189,9 @@ class Clock:
         """Take up what `arrays` returned: the queue is made again."""
         self.now, self._begun = float(arrays["now"][0]), int(arrays["begun"][0])
         names = ("work_devices", "work_versions", "work_replies", "work_numbers")
-        rows: Iterable[Any] = zip(*(arrays[name].tolist() for name in names), arrays["work_times"].tolist(), strict=True)
+        rows: Iterable[Any] = zip(
+            *(arrays[name].tolist() for name in names), arrays["work_times"].tolist(), strict=True
+        )
         self.work = {
             device: Work(device, version, start, end, replies, number, up_bytes)
             for device, version, replies, number, (start, end, up_bytes) in rows

@@ -166,7 +166,9 @@ class Measured(Devices):
         super().__post_init__()
         table = np.array(self.table, dtype=np.float64)
         if table.ndim != 2 or table.shape[1:] != (4,) or not len(table):
-            raise fail("table", f"array of shape {table.shape}", "must have a row of 4 numbers for each measured device")
+            raise fail(
+                "table", f"array of shape {table.shape}", "must have a row of 4 numbers for each measured device"
+            )
         vector("table", table.ravel(), table.size)
         if (table[:, [0, 2]] <= 0).any() or (table < 0).any():
             raise fail("table", float(table.min()), "means must be positive, and deviations not negative")

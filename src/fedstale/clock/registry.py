@@ -21,7 +21,7 @@ def make_server(name: str, **options: Any) -> Server:
 
 
 def make_devices(name: str, **options: Any) -> Devices:
-    """Return how fast devices are, by name: "equal", "two-classes", "log-normal" or "measured" (which takes a table)."""
+    """Return how fast devices are, by name: "equal", "two-classes", "log-normal" or "measured" (with a table)."""
     return _made("devices", choose("devices", name, DEVICES), name, options)
 
 

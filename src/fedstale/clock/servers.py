@@ -1,9 +1,9 @@
 """When a server steps: after a round with a deadline, or whenever enough replies have come.
 
-    Synchronous   asks at the beginning of a round, and steps when all have answered, when `wait_for` have, or at the
-                  deadline; who has not answered by then is late
-    Buffered      keeps devices at work all the time, and steps when `size` replies have come (FedBuff)
-    Asynchronous  steps with every reply: a buffer of one
+Synchronous   asks at the beginning of a round, and steps when all have answered, when `wait_for` have, or at the
+              deadline; who has not answered by then is late
+Buffered      keeps devices at work all the time, and steps when `size` replies have come (FedBuff)
+Asynchronous  steps with every reply: a buffer of one
 """
 
 from __future__ import annotations

@@ -7,18 +7,24 @@ from typing import Any
 
 from ..checks import choose, fail
 from ..rule_state import MemoryState, RuleState, held_by_clients, per_client
+from .ace import ACE, ACED
 from .afa_cd import AFACD
 from .afa_cs import AFACS
 from .anchors import Anchored
+from .area import AREA
 from .averaging import FedAvg, UnbiasedFedAvg
 from .base import Local, Rule, refuse_non_finite
+from .ca2fl import CA2FL
 from .cafed import CAFed
 from .coverage import OutsideCoverage
+from .fedasync import FedAsync
 from .fedau import FedAU
 from .fedawe import FedAWE
+from .fedbuff import FedBuff, UnbiasedFedBuff
 from .feddyn import FedDyn
 from .fedlaavg import FedLaAvg
 from .fedprox import FedProx
+from .fedstale_async import FedStaleAsync
 from .fedsteer import FedSteer, UnbiasedFedSteer
 from .guard import Guarded, guard
 from .mifa import MIFA, WaitingMIFA
@@ -42,8 +48,12 @@ from .tempered import TemperedFedStale
 from .wrapped import WrappedRule
 
 __all__ = [
+    "ACE",
+    "ACED",
     "AFACD",
     "AFACS",
+    "AREA",
+    "CA2FL",
     "DEFAULT",
     "MIFA",
     "OPTIMIZERS",
@@ -56,11 +66,14 @@ __all__ = [
     "CAFed",
     "FedAU",
     "FedAWE",
+    "FedAsync",
     "FedAvg",
+    "FedBuff",
     "FedDyn",
     "FedLaAvg",
     "FedProx",
     "FedStale",
+    "FedStaleAsync",
     "FedSteer",
     "FedVARP",
     "Guarded",
@@ -79,6 +92,7 @@ __all__ = [
     "ServerYogi",
     "TemperedFedStale",
     "UnbiasedFedAvg",
+    "UnbiasedFedBuff",
     "UnbiasedFedSteer",
     "UnbiasedFedVARP",
     "WaitingMIFA",
@@ -108,6 +122,14 @@ _ALL: tuple[type[Rule], ...] = (
     FedAWE,
     AFACD,
     AFACS,
+    FedAsync,
+    FedBuff,
+    UnbiasedFedBuff,
+    CA2FL,
+    ACE,
+    ACED,
+    AREA,
+    FedStaleAsync,
     Scaffold,
     SVRG,
     SCSG,

@@ -295,7 +295,8 @@ class Simulation:
             return round
         kept = np.array([position not in reasons for position in range(len(clients))])
         parts: Any = {
-            name: getattr(round, name) for name in ("clients", "updates", "probabilities", "steps", "second_pass", "ages")
+            name: getattr(round, name)
+            for name in ("clients", "updates", "probabilities", "steps", "second_pass", "ages")
         }
         cut: Any = {name: None if part is None else part[kept] for name, part in parts.items()}
         return replace(round, **cut)

@@ -193,7 +193,9 @@ class Settings(BaseModel):
             for name in _TIME:
                 if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                     known = ", ".join(clock.SERVERS)
-                    raise fail(name, getattr(self, name), f"needs a server that knows time: set server to one of {known}")
+                    raise fail(
+                        name, getattr(self, name), f"needs a server that knows time: set server to one of {known}"
+                    )
         else:
             self.make_server()
             choose("devices", self.devices, clock.DEVICES)
@@ -292,7 +294,9 @@ def _options(value: clock.Server | clock.Devices) -> dict[str, Any]:
     """Write the fields that are not at their default; the deadline is a setting of its own."""
     mine = [field for field in fields(value) if field.name != "deadline"]
     written = {field.name: configs.to_config(getattr(value, field.name)) for field in mine}
-    return {field.name: written[field.name] for field in mine if written[field.name] != configs.to_config(field.default)}
+    return {
+        field.name: written[field.name] for field in mine if written[field.name] != configs.to_config(field.default)
+    }
 
 
 def _kind(*kinds: type[Any]) -> Callable[[Any], bool]:

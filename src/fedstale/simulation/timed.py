@@ -1,8 +1,8 @@
 """A federation in virtual time: the round loop with a clock in it.
 
 One event loop serves all servers (`fedstale.clock.servers`); a server's step is a round of `Simulation`, with the same
-rules, memory, callbacks, store and checkpoints. Where all devices are alike and a round lasts long enough for everybody,
-it is that loop, bit for bit. What is on its way when a checkpoint is written is part of it.
+rules, memory, callbacks, store and checkpoints. Where all devices are alike and a round lasts long enough for
+everybody, it is that loop, bit for bit. What is on its way when a checkpoint is written is part of it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TimedSimulation(Simulation):
         self._counts = dict.fromkeys(("late", "lost", "wasted", "up", "down"), 0.0)
         self._drawn, self._lots = 0, (-1, list[float]())
         self.clock = Clock(self.devices, self._availability(), self.federation.num_clients, self.seed)
-        self._ready = _Ready()
+        self._ready = Ready()
         saved = {name: self.state.arrays.pop(name) for name in [*self.state.arrays] if name.startswith(_PREFIX)}
         if resume_from is None:
             for device in self.clock.everybody_there.tolist():
@@ -369,11 +369,11 @@ class TimedSimulation(Simulation):
         self.clock.restore({name: array for name, array in arrays.items() if "/" not in name})
         self._pending.restore(part("pending/"))
         self._late.restore(part("late/"))
-        self._ready = _Ready(arrays["ready"].tolist())
+        self._ready = Ready(arrays["ready"].tolist())
         self._drawn = int(arrays["drawn"][0])
 
 
-class _Ready:
+class Ready:
     """The devices that idle, in an order that is saved; one is added, removed or drawn without a look at the others."""
 
     def __init__(self, devices: list[int] | None = None) -> None:

@@ -79,7 +79,7 @@ def _files(source: DownloadSource, paths: list[Path], wanted: Mapping[str, Conte
 
 
 def _members(source: DownloadSource, paths: list[Path]) -> Iterator[tuple[str, bytes]]:
-    if source.official and len(source.what) > 1:
+    if source.official and set(source.what) == set(source.members):
         yield from ((url, path.read_bytes()) for url, path in zip(source.what, paths, strict=True))
     elif source.client == "pip":
         with zipfile.ZipFile(paths[0]) as archive:

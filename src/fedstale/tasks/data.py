@@ -110,6 +110,8 @@ def load(name: str, *, progress: bool | Report = True) -> Arrays:
     entry = choose("data set", name, DATA_SETS)
     if not entry.files:
         return _digits()
+    if entry.name == "device-speeds":
+        raise fail("name", name, "holds no samples: fedstale.tasks.device_speeds.read_speeds reads it")
     files = {file.name: _read(entry, file) for file in entry.files}
     if any(content is None for content in files.values()):
         fetch(name, progress=progress)

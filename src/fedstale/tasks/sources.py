@@ -212,4 +212,18 @@ _CIFAR10 = DataSet(
 
 _DIGITS = DataSet("digits", "8×8 handwritten digits, embedded (scikit-learn)", (1, 8, 8), 1_438, 359)
 
-DATA_SETS = {entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _CIFAR10)}
+_SPEEDS_URL = (
+    "https://raw.githubusercontent.com/PKU-Chengxu/FLASH/70e47eb2a802e1c79e1a9f9f84a4aee818cd15a8/"
+    "models/speed_distri.json"
+)
+_DEVICE_SPEEDS = DataSet(
+    "device-speeds",
+    "bandwidth of 19 phones, mean and deviation (FLASH); not a task: for `--devices measured`",
+    (1, 1, 4),
+    19,
+    0,
+    (Content("speed_distri.json", 3441, "63f9e869b34ceb3fb845f755b48018f55941a1b002c02abb21255d9bf5bedea4"),),
+    (DownloadSource("url", (_SPEEDS_URL,), 3441, {_SPEEDS_URL: "speed_distri.json"}),),
+)
+
+DATA_SETS = {entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _CIFAR10, _DEVICE_SPEEDS)}

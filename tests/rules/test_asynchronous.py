@@ -1,0 +1,208 @@
+"""Every method of asynchronous servers against a few lines of its own, in time: another event loop, another state.
+
+The reference knows how long each device works. It keeps a list of what is due, takes the next replies out of it, and
+has its own local training, memory and estimate of p. The library must give the same models after every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fedstale as fs
+from fedstale import rules
+from fedstale.clock import Buffered, LogNormal
+from fedstale.participation import Bernoulli, FedAUEstimator, Participation
+from fedstale.simulation import TimedSimulation
+from fedstale.simulation.trainers import QuadraticTrainer
+from fedstale.tasks.quadratic import Quadratic
+
+from .test_references import ALPHA, LR, START, A, Array, C, D, K, N, mean, train
+
+STEPS = 60
+Reply = tuple[int, Array, Array, int]
+"""Client, Δ_i from the model it began with, the model it sends, and the step it began in."""
+Method = Callable[[int, Array, list[Reply], dict[int, float]], Array]
+"""From t, w, the replies of a step and their p̂: the next model."""
+
+
+def fedasync(mixing: float, a: float) -> Method:
+    def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+        for _, _, model, began in replies:
+            weight = mixing * (1 + t - began) ** -a
+            w = (1 - weight) * w + weight * model
+        return w
+
+    return step
+
+
+def fedbuff(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+    return w - mean({i: update / np.sqrt(1 + t - began) for i, update, _, began in replies})
+
+
+def u_fedbuff() -> Method:
+    past: dict[int, list[float]] = {}
+
+    def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+        for i, update, _, began in replies:
+            s = 1 / np.sqrt(1 + t - began)
+            w = w - ALPHA[i] / p[i] * s / np.mean(past.get(i, [s])) * update
+            past.setdefault(i, []).append(s)
+        return w
+
+    return step
+
+
+def ca2fl() -> Method:
+    cached = {i: np.zeros(D) for i in range(N)}
+
+    def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+        direction = mean(cached) + mean({i: update - cached[i] for i, update, *_ in replies})
+        cached.update({i: update for i, update, *_ in replies})
+        return w - direction
+
+    return step
+
+
+def ace() -> Method:
+    cached = {i: np.zeros(D) for i in range(N)}
+
+    def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+        cached.update({i: update for i, update, *_ in replies})
+        return w - mean(cached)
+
+    return step
+
+
+def aced(max_age: int) -> Method:
+    cached: dict[int, tuple[int, Array]] = {}
+
+    def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+        cached.update({i: (began, update) for i, update, _, began in replies})
+        return w - mean({i: update for i, (began, update) in cached.items() if t - began <= max_age})
+
+    return step
+
+
+def area() -> Method:
+    models = {i: START.copy() for i in range(N)}
+
+    def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+        models.update({i: model for i, _, model, _ in replies})
+        return mean(models)
+
+    return step
+
+
+def ageing(beta: float, half_life: float) -> Method:
+    cached: dict[int, tuple[int, Array]] = {}
+
+    def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+        stale = {i: beta * 0.5 ** ((t - began) / half_life) * update for i, (began, update) in cached.items()}
+        delta = sum((ALPHA[i] * old for i, old in stale.items()), np.zeros(D))
+        for i, update, _, began in replies:
+            delta = delta + ALPHA[i] / p[i] * (update - stale.get(i, np.zeros(D)))
+            cached[i] = (began, update)
+        return np.asarray(w - delta)
+
+    return step
+
+
+def anarchic(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
+    return w - mean({i: update for i, update, *_ in replies})
+
+
+METHODS: list[tuple[fs.Rule, Callable[[], Method]]] = [
+    (rules.FedAsync(), lambda: fedasync(0.6, 0.5)),
+    (rules.FedAsync(mixing=0.9, exponent=0.0), lambda: fedasync(0.9, 0.0)),
+    (rules.FedBuff(), lambda: fedbuff),
+    (rules.UnbiasedFedBuff(), u_fedbuff),
+    (rules.CA2FL(), ca2fl),
+    (rules.ACE(), ace),
+    (rules.ACED(max_age=4), lambda: aced(4)),
+    (rules.AREA(), area),
+    (rules.FedStaleAsync(beta=0.6, half_life=3.0), lambda: ageing(0.6, 3.0)),
+    (rules.FedStaleAsync(beta=0.6, half_life=0.1), lambda: ageing(0.6, 0.1)),  # the origin moves
+    (rules.AFACD(), lambda: anarchic),  # delays of its own are off: the clock makes them
+    (rules.AFACS(), ace),
+]
+
+
+class Intervals:
+    """p̂ = 1 / mean past interval between two steps with a client, 1 before there is one."""
+
+    def __init__(self) -> None:
+        self.gaps = dict.fromkeys(range(N), 0)
+        self.past: dict[int, list[int]] = {i: [] for i in range(N)}
+
+    def of(self, clients: list[int]) -> dict[int, float]:
+        return {i: 1 / np.mean(self.past[i]) if self.past[i] else 1.0 for i in clients}  # type: ignore[misc]
+
+    def count(self, clients: list[int]) -> None:
+        for i in range(N):
+            self.gaps[i] += 1
+            if i in clients:
+                self.past[i].append(self.gaps[i])
+                self.gaps[i] = 0
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("rule", "method"), METHODS, ids=[repr(rule) for rule, _ in METHODS])
+def test_in_time_against_a_few_lines(rule: fs.Rule, method: Callable[[], Method], size: int) -> None:
+    simulation = TimedSimulation(
+        trainer=QuadraticTrainer(Quadratic(A, C, ALPHA, START), LR, K),
+        rule=rule,
+        participation=Participation(Bernoulli(np.ones(N))),
+        estimator=FedAUEstimator(cutoff=None),
+        federation=fs.Federation(N, D, weights=ALPHA),
+        rounds=STEPS,
+        memory="ram:float64",
+        server=Buffered(size=size),
+        devices=LogNormal(spread=1.0),
+    )
+    speeds, vector = simulation.devices.speeds(0, N, 0), D * 8
+    seconds = vector / speeds.down + K / speeds.steps + vector / speeds.up
+    step, p, w = method(), Intervals(), START.copy()
+    due = {i: (float(seconds[i]), (i, train(i, w), w - train(i, w), 0)) for i in range(N)}
+    oldest = 0
+    for t in range(STEPS):
+        answered = sorted(due, key=lambda i: due[i][0])[:size]
+        now = due[answered[-1]][0]
+        w = step(t, w, [due[i][1] for i in answered], p.of(answered))
+        p.count(answered)
+        oldest = max(oldest, *(t - due[i][1][3] for i in answered))
+        for i in answered:
+            due[i] = (now + float(seconds[i]), (i, train(i, w), w - train(i, w), t + 1))
+        record = simulation.step()
+        assert record.participants.tolist() == answered
+        assert simulation.model == pytest.approx(w, rel=1e-9, abs=1e-9), t
+    assert oldest > 4
+    assert np.linalg.norm(w - START) > 0.5
+
+
+def test_an_endless_half_life_is_fedstale() -> None:
+    """To rounding: the two differ in nothing but factors of 1."""
+    rng = np.random.default_rng(1)
+    ageing, plain = rules.FedStaleAsync(half_life=1e15), fs.FedStale()
+    one, other = (rule.init(fs.Federation(4, 3), memory="ram:float64") for rule in (ageing, plain))
+    for t in range(30):
+        who = np.flatnonzero(rng.random(4) < 0.5)
+        told = fs.Round(t, who, rng.normal(size=(len(who), 3)), probabilities=0.5)
+        assert ageing.combine(one, told) == pytest.approx(plain.combine(other, told), rel=1e-9, abs=1e-12)
+
+
+def test_area_keeps_the_exact_average_of_the_latest_models() -> None:
+    rule = rules.AREA()
+    rng = np.random.default_rng(2)
+    model = rng.normal(size=3)
+    state = rule.init(fs.Federation(4, 3), memory="ram:float64", model=model)
+    latest = np.tile(model, (4, 1))
+    for t in range(40):
+        who = np.flatnonzero(rng.random(4) < [0.9, 0.5, 0.1, 0.1])
+        sent = rng.normal(size=(len(who), 3))
+        assert state.model is not None
+        rule.step(state, fs.Round(t, who, state.model - sent))
+        latest[who] = sent
+        assert state.model == pytest.approx(latest.mean(axis=0), abs=1e-12)
