@@ -28,10 +28,10 @@ from fedstale.analysis import Estimate, tail
 from fedstale.analysis.target import Cost, cost_to_target
 from fedstale.checks import Float
 from fedstale.simulation import Settings, make_settings
+from fedstale.simulation.identity import finished, identity
 from fedstale.spreadsheet import write_table
 from fedstale.store import Store
 from fedstale.sweeps import in_process, processes, sweep
-from fedstale.sweeps.identity import finished, identity
 
 HALF = 10**-0.5
 RATES = (HALF, 0.1, 0.1 * HALF, 0.01)

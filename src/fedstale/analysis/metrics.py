@@ -30,6 +30,12 @@ TITLES = {
     "staleness_mean": "Mean staleness (rounds)",
     "staleness_max": "Largest staleness (rounds)",
     "server_bytes": "Memory of the server (bytes)",
+    "information_age": "Age of information (virtual seconds)",
+    "late": "Late replies that were remembered",
+    "lost": "Devices that left during their work",
+    "wasted_seconds": "Wasted work (device-seconds)",
+    "age_mean": "Mean age of the updates (server steps)",
+    "age_max": "Largest age of the updates (server steps)",
 }
 """Metrics that have a name for people, the most wanted first."""
 
@@ -37,6 +43,7 @@ _RECORDED = (
     *("bytes_up", "bytes_down", "seconds", "virtual_seconds", "left_out", "clipped", "capped", "rounds_lost"),
     *("combine_seconds", "swap_train", "swap_test"),
     *("accuracy_group0", "accuracy_group1", "test_loss_group0", "test_loss_group1"),
+    "active_clients",
 )
 """What runs record besides those."""
 

@@ -235,7 +235,7 @@ class Simulation:
         clients = self._participants(t)
         p = self._probabilities(clients)
         metrics = before_round(self.rule, self.state, t, clients, self.model.itemsize)
-        if self.update_noise and self._is_evaluated(t):  # before the round's own training: an engine may reuse its array
+        if self.update_noise and self._is_evaluated(t):  # before the training, whose array an engine may use again
             metrics |= noise_of_update(self, other_draws(self, self.update_noise))
         return self._train(t, clients, p), metrics
 

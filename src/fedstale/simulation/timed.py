@@ -67,6 +67,8 @@ class TimedSimulation(Simulation):
                 number(name, getattr(self, name), 0.0, open_low=True)
         if isinstance(self.server, Buffered):
             self._check_asynchronous(self.server)
+        if self.update_noise:
+            raise fail("update_noise", self.update_noise, "is measured in rounds: a server in time draws nobody again")
         self._pending = PendingUpdates(self.federation.num_params, self.model.dtype)
         self._late = PendingUpdates(self.federation.num_params, self.model.dtype)
         self._answered: list[tuple[Work, float]] = []
