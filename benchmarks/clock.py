@@ -18,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedstale.clock import Always, Availability, Clock, Kind, LogNormal, Outcome, Slots
+from fedstale.clock import Always, Availability, Clock, IdleDevices, Kind, LogNormal, Outcome, Slots
 from fedstale.participation import Markov
 from fedstale.randomness import generator
-from fedstale.simulation.timed import Ready
 
 _BAR = 10.0
 _SIZE, _LOTS = 100, 4096
@@ -32,7 +31,7 @@ def run(availability: Availability, events: int, concurrency: int) -> dict[str, 
     n = availability.num_devices
     started = time.process_time()
     clock = Clock(LogNormal(steps_per_second=10.0), availability, n, 0)
-    ready, waiting = Ready(clock.everybody_there.tolist()), list[int]()
+    ready, waiting = IdleDevices(clock.everybody_there.tolist()), list[int]()
     set_up = time.process_time() - started
     lots: list[float] = []
     counts, version, largest = dict.fromkeys(Kind, 0), 0, 0

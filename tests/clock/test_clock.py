@@ -32,7 +32,7 @@ def test_intervals_say_who_is_there_and_until_when() -> None:
 def test_a_process_in_time_is_there_when_its_slot_says_so(process: Any, seconds: float) -> None:
     there = Slots(process, seconds)
     for device in range(process.num_clients):
-        time, slots = 0.0, []
+        time, slots = 0.0, list[bool]()
         while len(slots) < 200:
             here, until = there.span(4, device, time)
             assert until > time
@@ -97,7 +97,7 @@ def test_work_that_was_called_off_does_not_end_other_work() -> None:
 
 def play(clock: Clock, events: int) -> list[tuple[float, int, int]]:
     """A server that asks whoever is idle, in a fixed order."""
-    seen = []
+    seen: list[tuple[float, int, int]] = []
     for _ in range(events):
         for device in clock.everybody_there.tolist():
             if device not in clock.work:
@@ -130,7 +130,7 @@ def test_a_clock_that_was_saved_goes_on_as_if_nothing_had_happened(
     second.restore({name: np.array(array) for name, array in first.arrays().items()})
 
     def go_on() -> list[tuple[float, int, int]]:
-        seen = []
+        seen: list[tuple[float, int, int]] = []
         for _ in range(80 - cut):
             for device in second.everybody_there.tolist():
                 if device not in second.work:

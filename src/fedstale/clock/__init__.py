@@ -4,6 +4,7 @@ from .availability import Always, Availability, Intervals, Slots
 from .clock import Clock, Work
 from .devices import Devices, Equal, LogNormal, Measured, Speeds, Stopwatch, TwoClasses
 from .events import Event, EventQueue, Kind
+from .idle import IdleDevices
 from .ledger import Ledger, Outcome
 from .registry import DEVICES, SERVERS, make_devices, make_server
 from .servers import Asynchronous, Buffered, Server, Synchronous
@@ -20,6 +21,7 @@ __all__ = [
     "Equal",
     "Event",
     "EventQueue",
+    "IdleDevices",
     "Intervals",
     "Kind",
     "Ledger",

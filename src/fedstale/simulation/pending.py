@@ -17,7 +17,7 @@ from ..federation import Ints
 
 
 @dataclass(frozen=True, eq=False)
-class PendingUpdate:
+class _PendingUpdate:
     """An update on its way."""
 
     device: int
@@ -35,7 +35,7 @@ class PendingUpdates:
 
     num_params: int
     dtype: np.dtype[Any]
-    rows: dict[int, PendingUpdate] = field(default_factory=dict)
+    rows: dict[int, _PendingUpdate] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,17 +43,17 @@ class PendingUpdates:
     def put(self, version: int, devices: Ints, rows: NDArray[Any], steps: Sequence[float]) -> None:
         """Keep the updates of devices that began to work; the rows are copied."""
         for device, row, count in zip(devices.tolist(), rows, steps, strict=True):
-            self.rows[device] = PendingUpdate(device, version, np.array(row, dtype=self.dtype), float(count))
+            self.rows[device] = _PendingUpdate(device, version, np.array(row, dtype=self.dtype), float(count))
 
-    def add(self, update: PendingUpdate) -> None:
+    def add(self, update: _PendingUpdate) -> None:
         """Keep an update."""
         self.rows[update.device] = update
 
-    def take(self, device: int) -> PendingUpdate:
+    def take(self, device: int) -> _PendingUpdate:
         """Hand an update out."""
         return self.rows.pop(device)
 
-    def take_all(self) -> list[PendingUpdate]:
+    def take_all(self) -> list[_PendingUpdate]:
         """Hand all of them out."""
         found = list(self.rows.values())
         self.rows = {}
@@ -74,6 +74,6 @@ class PendingUpdates:
         """Take up what was saved."""
         columns = (arrays[name].tolist() for name in ("devices", "versions", "steps"))
         self.rows = {
-            device: PendingUpdate(device, version, np.array(row), steps)
+            device: _PendingUpdate(device, version, np.array(row), steps)
             for device, version, steps, row in zip(*columns, arrays["rows"], strict=True)
         }

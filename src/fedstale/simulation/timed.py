@@ -15,8 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, InvalidInput, fail, number
-from ..clock import Always, Availability, Clock, Devices, Equal, Event, Kind, Outcome, Server, Slots, Synchronous, Work
-from ..clock.servers import Buffered
+from ..clock import (
+    Always,
+    Availability,
+    Buffered,
+    Clock,
+    Devices,
+    Equal,
+    Event,
+    IdleDevices,
+    Kind,
+    Outcome,
+    Server,
+    Slots,
+    Synchronous,
+    Work,
+)
 from ..federation import Ints, Round
 from ..participation import All, KnownProbabilities, UniformSample
 from ..randomness import generator
@@ -75,7 +89,7 @@ class TimedSimulation(Simulation):
         self._counts = dict.fromkeys(("late", "lost", "wasted", "up", "down"), 0.0)
         self._drawn, self._lots = 0, (-1, list[float]())
         self.clock = Clock(self.devices, self._availability(), self.federation.num_clients, self.seed)
-        self._ready = Ready()
+        self._ready = IdleDevices()
         saved = {name: self.state.arrays.pop(name) for name in [*self.state.arrays] if name.startswith(_PREFIX)}
         if resume_from is None:
             for device in self.clock.everybody_there.tolist():
@@ -371,46 +385,5 @@ class TimedSimulation(Simulation):
         self.clock.restore({name: array for name, array in arrays.items() if "/" not in name})
         self._pending.restore(part("pending/"))
         self._late.restore(part("late/"))
-        self._ready = Ready(arrays["ready"].tolist())
+        self._ready = IdleDevices(arrays["ready"].tolist())
         self._drawn = int(arrays["drawn"][0])
-
-
-class Ready:
-    """The devices that idle, in an order that is saved; one is added, removed or drawn without a look at the others."""
-
-    def __init__(self, devices: list[int] | None = None) -> None:
-        self._devices = list(devices or ())
-        self._places = {device: place for place, device in enumerate(self._devices)}
-
-    def __len__(self) -> int:
-        return len(self._devices)
-
-    def add(self, device: int) -> None:
-        """Let a device idle."""
-        if device not in self._places:
-            self._places[device] = len(self._devices)
-            self._devices.append(device)
-
-    def remove(self, device: int) -> None:
-        """Take a device out, if it is there: the last one takes its place."""
-        place = self._places.pop(device, None)
-        if place is None:
-            return
-        last = self._devices.pop()
-        if last != device:
-            self._devices[place], self._places[last] = last, place
-
-    def take(self, lot: float) -> int:
-        """Draw one, by a uniform number in [0, 1)."""
-        device = self._devices[int(lot * len(self._devices))]
-        self.remove(device)
-        return device
-
-    def take_all(self) -> list[int]:
-        """Take all of them."""
-        found, self._devices, self._places = self._devices, [], {}
-        return found
-
-    def array(self) -> Ints:
-        """Return them in their order."""
-        return np.array(self._devices, dtype=np.int64)
