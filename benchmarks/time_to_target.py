@@ -35,7 +35,7 @@ from fedstale.sweeps import in_process, processes, sweep
 
 HALF = 10**-0.5
 RATES = (HALF, 0.1, 0.1 * HALF, 0.01)
-CHOOSING, JUDGING = (100, 101), (2, 3, 4, 5, 6)
+CHOOSING, JUDGING = (100,), (2, 3, 4, 5, 6)
 TARGETS = (0.90, 0.97)
 STAY = 3
 DATA = {"partition": "dirichlet", "partition_options": {"alpha": 0.1}, "replacement": True}
@@ -43,7 +43,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "mnist-mlp": {"task": "mnist-mlp", "share": 0.08, "batch_size": 32, **DATA},
     "wisdm": {"task": "wisdm"},
 }
-WORLD: dict[str, Any] = {"p_min": 0.2, "devices": "measured", "slot_seconds": 10.0, "until_seconds": 300.0}
+WORLD: dict[str, Any] = {"p_min": 0.2, "devices": "measured", "slot_seconds": 10.0, "until_seconds": 120.0}
 DEADLINE = 1.5
 
 

@@ -238,7 +238,7 @@ def test_completion_of_tasks_rules_and_runs(monkeypatch: pytest.MonkeyPatch) -> 
     assert complete.tasks("digits-") == ["digits-mlp", "digits-cnn"]
     Path("mine.toml").touch()
     assert complete.targets("m")[-1] == "mine.toml"
-    assert complete.rules("fedst") == ["fedstale", "fedsteer"]
+    assert complete.rules("fedst") == ["fedstale", "fedsteer", "fedstale-async"]
     assert complete.rules("fedstale+a") == ["fedstale+adagrad", "fedstale+adam"]
     assert complete.methods("fedavg,every") == ["fedavg,everybody"]
     summary = json.loads(ok(*QUADRATIC, "--name", "first", "--json"))

@@ -11,11 +11,12 @@ import pytest
 
 import fedstale as fs
 from fedstale.beta import Beta
+from fedstale.clock import Devices, Server
 from fedstale.participation import Estimator, Selection
 from fedstale.simulation import Settings
 from fedstale.simulation.options import RunOptions
 
-OBJECTS = {"Beta": Beta, "Selection": Selection, "Estimator": Estimator}
+OBJECTS = {"Beta": Beta, "Selection": Selection, "Estimator": Estimator, "Server": Server, "Devices": Devices}
 ARGUMENTS = {"task", "rule", "participation"}
 
 
@@ -32,7 +33,7 @@ def test_every_setting_is_there_with_its_type() -> None:
     for name, annotation in hints.items():
         allowed, found = parts(Settings.model_fields[name].annotation), parts(annotation)
         assert allowed <= found, name
-        assert found - allowed <= {Beta, Selection, Estimator, Mapping}, name
+        assert found - allowed <= {*OBJECTS.values(), Mapping}, name
 
 
 @pytest.mark.parametrize("function", [fs.simulate, fs.compare])

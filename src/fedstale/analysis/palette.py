@@ -16,7 +16,7 @@ from .methods import EVERYBODY, SAME_AS
 
 COLOURS = "#84909c", "#d87800", "#009ce4", "#6060d8", "#b43ca8", "#cc2424", "#3c843c", "#906060"
 GREY, _, SKY, INDIGO, _, RED, GREEN, BROWN = COLOURS
-DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 3), (8, 3, 2, 3), (14, 4), (14, 3, 2, 3))
+DASHES: tuple[tuple[int, ...], ...] = ((), (8, 3), (2, 3), (8, 3, 2, 3), (14, 4), (14, 3, 2, 3), (8, 3, 2, 3, 2, 3))
 """Lengths of strokes and gaps in pixels; empty is a solid line."""
 
 SEQUENTIAL = ("#ffffd9", "#c7e9b4", "#41b6c4", "#225ea8", "#081d58")
@@ -38,9 +38,13 @@ _METHODS = (
     *("FedStale+adagrad β=auto", "FedStale+adam β=auto", "FedStale+momentum β=auto", "FedStale+yogi β=auto"),
     *("FedStale β=0.2", "FedAWE", "FedSteer", "CA-Fed"),
 )
+_ASYNCHRONOUS = "FedAsync", "FedBuff", "U-FedBuff", "CA²FL", "ACE", "ACED", "AREA", "FedStaleAsync"
+"""A dash and two dots: the last row."""
 _LIMIT = 5 * len(COLOURS) - 1
+_LAST = (len(DASHES) - 1) * len(COLOURS)
 _SLOTS = {label: slot for slot, label in enumerate(_METHODS)} | {EVERYBODY: _LIMIT}
-_OTHERS = [slot for slot in range(4 * len(COLOURS), len(DASHES) * len(COLOURS)) if slot != _LIMIT]
+_SLOTS |= {label: slot for slot, label in enumerate(_ASYNCHRONOUS, _LAST)}
+_OTHERS = [slot for slot in range(4 * len(COLOURS), _LAST) if slot != _LIMIT]
 """Styles that no method above has or will have: for all others."""
 
 

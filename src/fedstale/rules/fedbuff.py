@@ -73,7 +73,7 @@ class DiscountState(RuleState):
 
 @dataclass(frozen=True, kw_only=True)
 class UnbiasedFedBuff(FedBuff):
-    """Δ = Σ_S (α_i/p_i)(s(τ_i)/s̄_i) Δ_i; see `FedBuff` for the parameter."""
+    """Δ = Σ_S (α_i/p_i)(s(τ_i)/usual s of i) Δ_i; see `FedBuff` for the parameter."""
 
     name: ClassVar[str] = "u-fedbuff"
     unbiased: ClassVar[bool] = True
