@@ -105,6 +105,10 @@ class TimedSimulation(Simulation):
         if not rule.asynchronous:
             allowed = "needs updates that were computed from the server's present model: use a synchronous server"
             raise fail("rule", rule.name, allowed)
+        if getattr(getattr(self.trainer, "engine", None), "buffers", None):
+            raise fail(
+                "task", "a model with running statistics", f"needs rounds: use a server that is not {server.name}"
+            )
         if server.size > n:
             raise fail("size", server.size, f"a buffer must not be larger than the federation, {n} clients")
         if rule.selection() is not None or not isinstance(self.participation.selection, All):
