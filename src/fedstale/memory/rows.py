@@ -260,7 +260,8 @@ class FileRows:
             low = first + columns.start * self._dtype.itemsize
             low += -low % mmap.PAGESIZE
             length = first + columns.stop * self._dtype.itemsize - low
-            if isinstance(mapping := self._blocks[block].base, mmap.mmap) and length >= mmap.PAGESIZE:
+            mapping: Any = self._blocks[block].base  # the mapping itself
+            if length >= mmap.PAGESIZE:
                 mapping.madvise(mmap.MADV_DONTNEED, low, length - length % mmap.PAGESIZE)
 
     def _reserve(self, slots: int) -> None:
