@@ -17,23 +17,25 @@ has already and that are not asked for again stay in it, so that a table can be 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from fedstale.analysis import Cell, Estimate, Gap, method_label, ratio_of_means, tuned
+from fedstale.analysis import Cell, Estimate, Gap, closed_over_cells, method_label
+from fedstale.bench.contest import Entry, Run, Score, all_present, choose_rates, judge
+from fedstale.bench.suite import log_uniform
 from fedstale.simulation import Settings, make_settings
-from fedstale.spreadsheet import write_table
+from fedstale.spreadsheet import update_table, write_table
 from fedstale.store import Store
-from fedstale.sweeps import in_process, processes, results, sweep, widen
+from fedstale.sweeps import SweepProgress, in_process, processes, sweep
 from fedstale.sweeps.executors import Executor
 
 Method = tuple[str, dict[str, Any]]
@@ -93,8 +95,7 @@ class Place:
         rule, options = (METHODS | RIVALS)[method]
         given: dict[str, Any] = dict(self.setting)
         if method == EVERYBODY:
-            given |= {"participation": "two-groups", "p_min": 1.0, "participation_options": {}}
-            given |= {"selection": "all", "selection_options": {}}
+            given = all_present(given)
         evaluate_every = max(1, self.rounds // 20)
         named = {"task": task, "rule": rule, "lr": lr, "seed": seed, "rounds": self.rounds}
         return make_settings(**dict(PLANS[task].settings) | given | options | named, evaluate_every=evaluate_every)
@@ -113,7 +114,7 @@ def places(p_mins: tuple[float, ...], swaps: tuple[float, ...], alphas: tuple[fl
             for alpha in alphas:
                 yield Place(f"p_min {p_min:g}, Dirichlet {alpha:g}", rounds, (("p_min", p_min), *_dirichlet(alpha)))
     if alphas and 0.02 in p_mins:
-        p = np.exp(np.random.default_rng(1).uniform(np.log(0.02), 0.0, 24)).tolist()
+        p = log_uniform(24, 0.02)
         who: tuple[tuple[str, Any], ...] = (("participation", "bernoulli"), ("participation_options", {"p": p}))
         for alpha in alphas:
             yield Place(f"p log-uniform .02 to 1, Dirichlet {alpha:g}", 500, who + _dirichlet(alpha))
@@ -132,95 +133,44 @@ def many_clients() -> Iterator[Place]:
         yield Place(f"10 of 200 asked, {who}, Dirichlet 0.3", rounds, (("p_min", p_min), *data, *asked))
 
 
-def tune(
-    store: Store, executor: Executor, task: str, cells: list[Place], methods: list[str], seeds: tuple[int, ...]
-) -> dict[tuple[str, str], Cell]:
-    """Best interior rate of every method in every cell, on the seeds for choosing."""
-    first: dict[str, tuple[str, str]] = {}
-    runs = []
-    for place in cells:
-        for name in methods:
-            own = [place.settings(name, task, lr, seed) for lr in PLANS[task].rates for seed in seeds]
-            first |= {_where(settings): (place.name, name) for settings in own[:1]}
-            runs += own
-
-    def run(wanted: list[Settings]) -> None:
-        sweep(wanted, store, name="rules", executor=executor, report=told(f"{task}: choosing rates"))
-
-    run(runs)
-    table = results(store, widen(runs, store, run, metric="objective"), "objective")
-    return {first[_where(cell.runs[0].settings)]: cell for cell in tuned(table)}
+def entries(task: str, cells: list[Place], methods: list[str]) -> list[Entry]:
+    """Every method in every cell."""
+    return [
+        Entry(place.name, name, partial(place.settings, name, task), PLANS[task].rates)
+        for place in cells
+        for name in methods
+    ]
 
 
-def _where(settings: Settings) -> str:
-    """Everything but rate and seed: what a best rate belongs to."""
-    return repr({name: value for name, value in settings.record().items() if name not in ("lr", "seed")})
-
-
-def told(what: str) -> Any:
-    """Tell how a sweep stands, at most once in ten seconds."""
+def told(what: str, store: Store, executor: Executor) -> Run:
+    """Return what does runs and tells how it stands, at most once in ten seconds."""
     last = [0.0]
 
-    def report(progress: Any) -> None:
+    def report(progress: SweepProgress) -> None:
         if time.monotonic() - last[0] > 10 or progress.worked == progress.work:
             last[0] = time.monotonic()
             print(f"{what}: {progress.stored + progress.done} of {progress.total} runs", file=sys.stderr, flush=True)
 
-    return report
+    return lambda wanted: sweep(wanted, store, name="rules", executor=executor, report=report)
 
 
-def width(cell: Cell) -> float:
-    """Decades of rates whose objective is within 5 % of the best: how little the rate has to be tuned."""
-    known = {rate: -mean for rate, mean in cell.rates.items() if rate is not None and not math.isnan(mean)}
-    best = min(known.values(), default=math.nan)
-    good = [rate for rate, mean in known.items() if mean <= 1.05 * best]
-    return math.log10(max(good) / min(good)) if good else math.nan
-
-
-def judge(
-    store: Store,
-    executor: Executor,
-    task: str,
-    cells: list[Place],
-    chosen: dict[tuple[str, str], Cell],
-    methods: list[str],
-    seeds: tuple[int, ...],
-) -> list[dict[str, str]]:
-    """Run every method at its rate on the seeds for judging; return a line for each cell and method."""
-    final = {
-        (place.name, name): [place.settings(name, task, chosen[place.name, name].lr or 0.1, seed) for seed in seeds]
-        for place in cells
-        for name in methods
+def line(score: Score) -> dict[str, str]:
+    """A line of the table of cells."""
+    (place, name), cell = score.key, score.cell
+    found = {
+        "cell": place,
+        "method": label(name),
+        "lr": f"{cell.lr:.4g}",
+        "at_edge": cell.at_edge or "",
+        "decades_within_5_percent": f"{score.decades:.2g}",
     }
-    everything = [run for runs in final.values() for run in runs]
-    sweep(everything, store, name="rules", executor=executor, report=told(f"{task}: judging"))
-    lines = []
-    by_run = {repr(run.settings): run for run in results(store, everything, "objective")}
-    for place in cells:
-        measured = {name: [by_run[repr(run)] for run in final[place.name, name]] for name in methods}
-        objective = {name: np.array([-run.accuracy for run in runs]) for name, runs in measured.items()}
-        gap = Gap(objective[PLAIN], objective[EVERYBODY]) if {PLAIN, EVERYBODY} <= set(methods) else None
-        for name, runs in measured.items():
-            cell = chosen[place.name, name]
-            value = Estimate.of(objective[name], [run.diverged_in for run in runs])
-            share = gap.closed(objective[name]) if gap else Estimate(math.nan, math.nan, len(runs))
-            more = [
-                Estimate.of([run.metrics.get(metric, math.nan) for run in runs])
-                for metric in ("accuracy", "accuracy_group0", "accuracy_group1", "accuracy_worst_decile")
-            ]
-            line = {
-                "cell": place.name,
-                "method": label(name),
-                "lr": f"{cell.lr:.4g}",
-                "at_edge": cell.at_edge or "",
-                "decades_within_5_percent": f"{width(cell):.2g}",
-            }
-            for column, one in zip(COLUMNS, (value, share, *more), strict=True):
-                line |= {column: f"{one.mean:.5g}", f"{column}_error": f"{one.error:.3g}"}
-            seen = " ".join(f"{x:.6g}" for x in objective[name])
-            there = str(gap.there) if gap else ""
-            lines.append(line | {"has_gap": there, "diverged": str(len(value.diverged)), "objective_by_seed": seen})
-    return lines
+    metrics = ("accuracy", "accuracy_group0", "accuracy_group1", "accuracy_worst_decile")
+    numbers = (score.objective, score.closed, *map(score.last, metrics))
+    for column, one in zip(COLUMNS, numbers, strict=True):
+        found |= {column: f"{one.mean:.5g}", f"{column}_error": f"{one.error:.3g}"}
+    seen = " ".join(f"{x:.6g}" for x in score.by_seed)
+    there = str(score.gap.there) if score.gap else ""
+    return found | {"has_gap": there, "diverged": str(len(score.objective.diverged)), "objective_by_seed": seen}
 
 
 def label(name: str) -> str:
@@ -231,39 +181,28 @@ def label(name: str) -> str:
 
 def write(task: str, lines: list[dict[str, str]], out: Path) -> None:
     """Put the lines into the table of cells, in place of those of the same cell and method, and write the means."""
-    path = out / f"{task}-cells.csv"
-    table: dict[tuple[str, str], dict[str, str]] = {}
-    if path.exists():
-        with open(path, encoding="utf-8", newline="") as file:
-            table = {(line["cell"], line["method"]): line for line in csv.DictReader(file)}
-    table |= {(line["cell"], line["method"]): line for line in lines}
-    write_table(path, list(lines[0]), [list(line.values()) for line in table.values()])
+    kept = update_table(out / f"{task}-cells.csv", lines, ("cell", "method"))
+    table = {(line["cell"], line["method"]): line for line in kept}
     objective = {key: np.array(line["objective_by_seed"].split(), dtype=float) for key, line in table.items()}
     with_gap = [cell for (cell, method), line in table.items() if method == label(PLAIN) and line["has_gap"] == "True"]
     means = []
     for method in dict.fromkeys(method for _, method in table if method != EVERYBODY):
         cells = [cell for cell in with_gap if (cell, method) in table]
         if cells:
-            plain, full = ([objective[cell, of] for cell in cells] for of in (label(PLAIN), EVERYBODY))
-            own = [objective[cell, method] for cell in cells]
-            shares = [Gap(a, b).closed(c).mean for a, b, c in zip(plain, full, own, strict=True)]
-            values, spread = np.array(shares), Estimate.of(shares)
-            sums = [np.sum(parts, axis=0) for parts in (plain, own, full)]
-            whole = ratio_of_means(sums[0] - sums[1], sums[0] - sums[2])
-            worst, middle = float(values.min()), float(np.median(values))
-            row = [spread.mean, spread.error, middle, worst, whole.mean, whole.error]
+            gaps = [Gap(objective[cell, label(PLAIN)], objective[cell, EVERYBODY]) for cell in cells]
+            found = closed_over_cells(gaps, [objective[cell, method] for cell in cells])
+            over, pooled = found.mean, found.pooled
+            row = [over.mean, over.error, found.median, found.least, pooled.mean, pooled.error]
             means.append((method, len(cells), row))
     columns = ["method", "cells", "gap_closed_mean", "error_over_cells", "median", "least", "pooled", "pooled_error"]
     rows = [[method, count, *(f"{x:.4f}" for x in row)] for method, count, row in means]
     if rows:
         write_table(out / f"{task}-mean.csv", columns, rows)
     for other in (label("fedstale"), label("mifa")):
-        found = list(behind(table, label("tempered"), other))
+        lost = list(behind(table, label("tempered"), other))
         count = sum(name == other for _, name in table)
-        print(
-            f"\n{task}: {label('tempered')} is behind {other} by more than the error in {len(found)} of {cells} cells"
-        )
-        for cell, by in found:
+        print(f"\n{task}: {label('tempered')} is behind {other} by more than the error in {len(lost)} of {count} cells")
+        for cell, by in lost:
             print(f"  {cell}: {by.mean:.4g} ± {by.error:.2g}")
     edge = sum(bool(line["at_edge"]) for line in table.values())
     diverged = sum(int(line["diverged"]) for line in table.values())
@@ -338,13 +277,19 @@ def main() -> None:
     judging = tuple(range(given.judging_from, given.judging_from + given.judging))
     with TemporaryDirectory() as folder, Store.open(given.store or Path(folder) / "rules.db") as store:
         where = cells[:1] if given.tune_in_first else cells
-        chosen = tune(store, executor, given.task, where, given.methods, choosing)
+        run = told(f"{given.task}: choosing rates", store, executor)
+        chosen = choose_rates(entries(given.task, where, given.methods), choosing, store, run).cells
         if given.tune_in_first:
             chosen = {(cell.name, name): chosen[cells[0].name, name] for cell in cells for name in given.methods}
         for place, rate, name in diverged_alone(chosen, "tempered"):
             print(f"{given.task}: {place}, rate {rate:.4g}: tempered diverged, {name} did not")
-        lines = judge(store, executor, given.task, cells, chosen, given.methods, judging)
-        write(given.task, lines, given.out)
+        final = {
+            entry.key: [entry.settings(chosen[entry.key].lr or 0.1, seed) for seed in judging]
+            for entry in entries(given.task, cells, given.methods)
+        }
+        run = told(f"{given.task}: judging", store, executor)
+        scores = judge(final, chosen, store, run, plain=PLAIN, everybody=EVERYBODY)
+        write(given.task, [line(score) for score in scores], given.out)
 
 
 if __name__ == "__main__":

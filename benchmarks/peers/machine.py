@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from fedstale.bench.machine import instructions
+
 
 def about(command: str) -> dict[str, str]:
     """Command, date, machine and versions."""
     import torch
 
-    flags = _flags()
+    flags = instructions()
     known = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
     return {
         "command": command,
@@ -30,14 +32,6 @@ def about(command: str) -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": version("numpy"),
     }
-
-
-def _flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
 def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -7,7 +7,7 @@ and from files. It gets an apostrophe in front, which spreadsheets take for "thi
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,6 +51,36 @@ def write_table(path: Path, headings: Iterable[Any], rows: Iterable[Iterable[Any
         writer = CsvWriter(file)
         writer.writerow(headings)
         writer.writerows(rows)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Read a file with one line of headings, each line by heading; none where there is no file."""
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def update_table(path: Path, rows: Sequence[Mapping[str, str]], key: Sequence[str]) -> list[dict[str, str]]:
+    """Put lines into a file, in place of those with the same key, so that a table can be made in several sittings.
+
+    Parameters
+    ----------
+    path
+        The file; it is made where it is not there.
+    rows
+        The new lines, at least one, all with the same headings.
+    key
+        The headings by which a line is known.
+
+    Returns
+    -------
+    All lines of the file.
+    """
+    table = {tuple(row[name] for name in key): dict(row) for row in (*read_table(path), *rows)}
+    headings = list(rows[0])
+    write_table(path, headings, [[row.get(name, "") for name in headings] for row in table.values()])
+    return list(table.values())
 
 
 def data_frame(columns: Mapping[str, Any], index: str | None = None) -> Any:

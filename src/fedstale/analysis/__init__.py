@@ -12,20 +12,23 @@ Rounds are counted from 1 in words and pictures and in `diverged_in`: a run that
 from .attendance import Raster, raster
 from .curve import Curve, over_seeds
 from .estimate import Estimate, diverged_text
-from .gap import Gap, ratio_of_means
+from .gap import ClosedOverCells, Gap, closed_over_cells, ratio_of_means
 from .heatmap import HeatMap, Square
 from .methods import METHOD_SETTINGS, config_label, method_label, method_order
 from .palette import COLOURS, Style, style, styles
+from .ranking import Ahead, ahead, mean_ranks, ranks
 from .table import Cell, Measured, Table
 from .tail import TAIL, tail
 from .target import Cost, cost_to_target
-from .tuning import tuned
+from .tuning import decades_of_good_rates, tuned
 
 __all__ = [
     "COLOURS",
     "METHOD_SETTINGS",
     "TAIL",
+    "Ahead",
     "Cell",
+    "ClosedOverCells",
     "Cost",
     "Curve",
     "Estimate",
@@ -36,12 +39,17 @@ __all__ = [
     "Square",
     "Style",
     "Table",
+    "ahead",
+    "closed_over_cells",
     "config_label",
     "cost_to_target",
+    "decades_of_good_rates",
     "diverged_text",
+    "mean_ranks",
     "method_label",
     "method_order",
     "over_seeds",
+    "ranks",
     "raster",
     "ratio_of_means",
     "style",

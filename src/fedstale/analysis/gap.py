@@ -46,6 +46,45 @@ class Gap:
         return ratio_of_means(gained, np.asarray(self.plain) - np.asarray(self.everybody))
 
 
+@dataclass(frozen=True)
+class ClosedOverCells:
+    """What a method closes over several settings that have a gap.
+
+    Attributes
+    ----------
+    mean
+        Of the shares of the settings, with the error over settings.
+    median, least
+        Of the shares.
+    pooled
+        The sum of what it gains over the sum of the gaps, with the error over seeds.
+    """
+
+    mean: Estimate
+    median: float
+    least: float
+    pooled: Estimate
+
+
+def closed_over_cells(gaps: Sequence[Gap], objectives: Sequence[Float]) -> ClosedOverCells:
+    """Return what a method closes over settings; where their numbers of seeds differ, nothing is pooled.
+
+    Parameters
+    ----------
+    gaps
+        Of the settings, at least one.
+    objectives
+        The method's own, one array over the seeds for each setting.
+    """
+    shares = [gap.closed(own).mean for gap, own in zip(gaps, objectives, strict=True)]
+    if len({gap.plain.size for gap in gaps}) > 1:
+        pooled = Estimate(float("nan"), float("nan"))
+        return ClosedOverCells(Estimate.of(shares), float(np.median(shares)), float(np.min(shares)), pooled)
+    plain, full = (np.sum([getattr(gap, name) for gap in gaps], axis=0) for name in ("plain", "everybody"))
+    pooled = ratio_of_means(plain - np.sum(objectives, axis=0), plain - full)
+    return ClosedOverCells(Estimate.of(shares), float(np.median(shares)), float(np.min(shares)), pooled)
+
+
 def ratio_of_means(part: Float, whole: Float) -> Estimate:
     """mean(part)/mean(whole) over seeds with the standard error of the jackknife."""
     part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)

@@ -7,6 +7,7 @@ of its grid is no best rate: a method may do better beyond, and `widening` looks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -54,3 +55,14 @@ def _edge(best: float | None, known: Iterable[float | None]) -> Edge | None:
     low = best is None or not any(rate < best for rate in others)
     high = best is None or not any(rate > best for rate in others)
     return "both" if low and high else "low" if low else "high" if high else None
+
+
+def decades_of_good_rates(cell: Cell, share: float = 0.05) -> float:
+    """Decades of rates at which a loss is at most this share above its best: how little the rate has to be tuned.
+
+    The cell's criterion is minus the loss, as `sweeps.results` has it for a metric other than the accuracy.
+    """
+    known = {rate: -mean for rate, mean in cell.rates.items() if rate is not None and not math.isnan(mean)}
+    best = min(known.values(), default=math.nan)
+    good = [rate for rate, loss in known.items() if loss <= (1.0 + share) * best]
+    return math.log10(max(good) / min(good)) if good else math.nan

@@ -15,7 +15,7 @@ from .. import __version__
 from ..checks import InvalidInput
 from ..extras import explained
 from ..tasks.data import DataUnavailable
-from . import advise, board, compare, data, flower, lists, report, reproduce, run, runs, sweep
+from . import advise, bench, board, compare, data, flower, lists, report, reproduce, run, runs, sweep
 from .group import CommandGroup
 from .options import say
 
@@ -35,6 +35,7 @@ app.command("sweep", epilog=sweep.settings_help())(sweep.sweep)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("board")(board.board)
+app.add_typer(bench.app, name="bench")
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")

@@ -150,7 +150,7 @@ def executor(workers: int | None, ray: str | None) -> Executor:
 def progress_bar(name: str, *, quiet: bool) -> Iterator[Callable[[SweepProgress], None]]:
     """Show one bar for the sweep: runs, failures, time left by the rounds that are still to be done."""
     if quiet:
-        with _say_on_interrupt():
+        with say_on_interrupt():
             yield lambda progress: None
         return
     import time
@@ -160,7 +160,7 @@ def progress_bar(name: str, *, quiet: bool) -> Iterator[Callable[[SweepProgress]
 
     columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}")]
     began = time.monotonic()
-    with _say_on_interrupt(), Bars(*columns, console=make_console(err=True)) as bars:
+    with say_on_interrupt(), Bars(*columns, console=make_console(err=True)) as bars:
         task = bars.add_task(name, total=1, numbers="")
 
         def report(progress: SweepProgress) -> None:
@@ -180,7 +180,7 @@ def progress_bar(name: str, *, quiet: bool) -> Iterator[Callable[[SweepProgress]
 
 
 @contextmanager
-def _say_on_interrupt() -> Iterator[None]:
+def say_on_interrupt() -> Iterator[None]:
     """Say, on Ctrl-C, that nothing is lost."""
     try:
         yield

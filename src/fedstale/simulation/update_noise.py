@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite
 from ..federation import Ints, Round
+from ..participation import Trace
 from ..randomness import generator
 from .history import Metrics
 
@@ -95,12 +96,16 @@ def everybody_round(simulation: Simulation) -> Round:
 
 
 def other_draws(simulation: Simulation, count: int) -> list[Ints]:
-    """Draw who else might come to the coming round, so many times, by other seeds."""
+    """Draw who else might come to the coming round, so many times: by other seeds, in a log by its other rounds."""
     t, last_seen = simulation.state.round, simulation.state.last_seen
-    seeds = generator(simulation.seed, "update noise", t).integers(2**62, size=count)
+    rng = generator(simulation.seed, "update noise", t)
+    seeds, rounds = rng.integers(2**62, size=count).tolist(), [t] * count
+    log = simulation.participation.availability
+    if isinstance(log, Trace):  # it says who came, and nothing of who might have
+        rounds = rng.integers(log.num_rounds, size=count).tolist()
     own, found = simulation.rule.selection(), []
-    for seed in map(int, seeds):
-        clients = simulation.participation.participants(seed, t, last_seen)
+    for seed, when in zip(seeds, rounds, strict=True):
+        clients = simulation.participation.participants(seed, when, last_seen)
         found.append(clients if own is None else own.select(clients, seed, t, last_seen))
     return found
 

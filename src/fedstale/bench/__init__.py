@@ -1,0 +1,52 @@
+"""The benchmark: settings with uneven participation, every rule at its own best rate, a table that others can check.
+
+from fedstale import bench
+from fedstale.store import Store
+
+with Store.open("runs") as store:
+    work = bench.BenchRun(bench.SUITE[:1], bench.bench_methods("tempered,mifa"), store, Path("bench.csv"))
+    for setting in work.run():
+        print(setting.name)
+"""
+
+from .contest import Entry, Score, all_present, choose_rates, judge
+from .leaderboard import page, result_files
+from .machine import instructions, machine_kind
+from .results import Line, config_hash, read
+from .run import BenchRun, bench_methods, why_not
+from .standings import Standing, standings
+from .suite import AVAILABILITY, CHOOSING, JUDGING, PROBLEMS, SUITE, BenchSetting, Problem, log_uniform, settings_named
+from .verify import Check, inconsistent, rerun, sampled
+
+__all__ = [
+    "AVAILABILITY",
+    "CHOOSING",
+    "JUDGING",
+    "PROBLEMS",
+    "SUITE",
+    "BenchRun",
+    "BenchSetting",
+    "Check",
+    "Entry",
+    "Line",
+    "Problem",
+    "Score",
+    "Standing",
+    "all_present",
+    "bench_methods",
+    "choose_rates",
+    "config_hash",
+    "inconsistent",
+    "instructions",
+    "judge",
+    "log_uniform",
+    "machine_kind",
+    "page",
+    "read",
+    "rerun",
+    "result_files",
+    "sampled",
+    "settings_named",
+    "standings",
+    "why_not",
+]

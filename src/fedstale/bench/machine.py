@@ -1,0 +1,34 @@
+"""What results were computed with, in one line: no names of hosts or users, no paths."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_KNOWN = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+
+
+def instructions() -> set[str]:
+    """What the processor can do, as Linux lists it; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+
+
+def machine_kind() -> str:
+    """Return system, processor and versions: where two of these are equal, results have the same bits."""
+    vector = " ".join(name for name in _KNOWN if name in instructions())
+    processor = " ".join(filter(None, (platform.machine(), vector)))
+    versions = [f"Python {platform.python_version()}", *(f"{name} {_version(name)}" for name in ("torch", "numpy"))]
+    return "; ".join((sys.platform, processor, *versions))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

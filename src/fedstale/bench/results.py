@@ -1,0 +1,187 @@
+"""The results of a benchmark as a table: one line for each setting and rule, which others can check.
+
+A line has what came out, over the seeds and for each of them, and what it came out of: version, hash of the settings,
+rate, seeds, machine. The numbers of the seeds are written whole, so that whoever runs the same can compare bits;
+everything else on the line follows from them, or is measured in one seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .._version import __version__
+from ..analysis import Estimate, Gap
+from ..analysis.methods import EVERYBODY as EVERYBODY_LABEL
+from ..checks import Float, InvalidInput
+from ..simulation.identity import identity
+from ..simulation.methods import Method
+from ..spreadsheet import read_table, update_table
+from .contest import Score
+from .machine import machine_kind
+from .suite import BenchSetting
+
+KEY = ("setting", "rule")
+BY_SEED = ("objective", "accuracy", "accuracy_worst_decile")
+"""What is written for each seed."""
+_SECOND_HALF = ("update_noise", "update_bias", "combine_seconds")
+_HASH = 12
+
+
+def method_name(method: Method) -> str:
+    """What a method is called in the column `rule`: as `fedstale compare --rules` would be asked for it."""
+    if method.everybody:
+        return "everybody"
+    beta = "" if method.beta is None else f":{method.beta}"
+    return f"{method.rule}{beta}" + (f"@{method.memory}" if method.memory else "")
+
+
+def config_hash(setting: BenchSetting, method: Method) -> str:
+    """A hash of everything that a run is made of but rate and seed; it changes when the setting does."""
+    return identity(setting.settings(method, 1.0, 0).record())[:_HASH]
+
+
+def line(setting: BenchSetting, method: Method, score: Score, seeds: Sequence[int]) -> dict[str, str]:
+    """Write a judged method."""
+    values = {name: [run.metrics.get(name, math.nan) for run in score.runs] for name in BY_SEED}
+    values["objective"] = score.by_seed.tolist()
+    by_seed = {f"{name}_by_seed": " ".join(map(repr, map(float, own))) for name, own in values.items()}
+    first = score.runs[0]
+    half = dict.fromkeys(_SECOND_HALF, math.nan)
+    if first.run is not None:
+        half = {name: _second_half(*first.run.series(name), setting.rounds) for name in _SECOND_HALF}
+    traffic = [_mean(first.run.series(name)[1]) if first.run else math.nan for name in ("bytes_up", "bytes_down")]
+    gap = score.gap
+    return {
+        **_about(setting, method),
+        "lr": repr(score.cell.lr),
+        "at_edge": score.cell.at_edge or "",
+        "decades_within_5_percent": f"{score.decades:.2g}",
+        "seeds": " ".join(map(str, seeds)),
+        **derived({name: np.array(own) for name, own in values.items()}, gap),
+        "update_noise": f"{half['update_noise']:.4g}",
+        "update_bias": f"{half['update_bias']:.4g}",
+        "bytes_per_round": f"{sum(traffic):.0f}",
+        "server_bytes": f"{first.metrics.get('server_bytes', math.nan):.0f}",
+        "seconds_per_round": f"{half['combine_seconds']:.3g}",
+        "diverged": str(len(score.objective.diverged)),
+        **by_seed,
+        "plain_by_seed": "" if gap is None else " ".join(map(repr, map(float, gap.plain))),
+        "everybody_by_seed": "" if gap is None else " ".join(map(repr, map(float, gap.everybody))),
+        "cannot": "",
+    }
+
+
+def derived(values: Mapping[str, Float], gap: Gap | None) -> dict[str, str]:
+    """What follows from the numbers of the seeds."""
+    found: dict[str, str] = {}
+    for name in BY_SEED:
+        own = Estimate.of(values[name])
+        found |= {name: f"{own.mean:.6g}", f"{name}_error": f"{own.error:.3g}"}
+    closed = Estimate(math.nan, math.nan) if gap is None else gap.closed(values["objective"])
+    found |= {"gap_closed": f"{closed.mean:.5g}", "gap_closed_error": f"{closed.error:.3g}"}
+    return found | {"has_gap": "" if gap is None else str(gap.there)}
+
+
+def refusal(setting: BenchSetting, method: Method, reason: str, like: Mapping[str, str]) -> dict[str, str]:
+    """Write a rule that cannot run in a setting, with the columns of another line."""
+    kind, _, text = reason.partition(": ")
+    shown = text if kind.isidentifier() else reason
+    return {**dict.fromkeys(like, ""), **_about(setting, method), "cannot": " ".join(shown.split())[:200]}
+
+
+def _about(setting: BenchSetting, method: Method) -> dict[str, str]:
+    label = EVERYBODY_LABEL if method.everybody else method.label
+    who = {"setting": setting.name, "rule": method_name(method), "label": label}
+    return who | {"version": __version__, "config": config_hash(setting, method), "machine": machine_kind()}
+
+
+def _mean(values: object) -> float:
+    return float(np.mean(np.asarray(values, dtype=np.float64)))
+
+
+def _second_half(at: object, values: object, rounds: int) -> float:
+    """The mean of a metric over the second half of the rounds."""
+    late = np.asarray(values, dtype=np.float64)[2 * np.asarray(at) >= rounds]
+    late = late[~np.isnan(late)]
+    return float(late.mean()) if late.size else math.nan
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table of results, read.
+
+    Attributes
+    ----------
+    row
+        As it is in the file.
+    file
+        The file's name.
+    """
+
+    row: Mapping[str, str]
+    file: str = ""
+
+    @property
+    def setting(self) -> str:
+        """Of the suite."""
+        return self.row["setting"]
+
+    @property
+    def rule(self) -> str:
+        """As it is asked for."""
+        return self.row["rule"]
+
+    @property
+    def ran(self) -> bool:
+        """Whether the rule could run there."""
+        return not self.row["cannot"]
+
+    @property
+    def seeds(self) -> list[int]:
+        """For judging."""
+        return [int(seed) for seed in self.row["seeds"].split()]
+
+    def number(self, name: str) -> float:
+        """A column; NaN where there is nothing."""
+        return float(self.row.get(name) or "nan")
+
+    def by_seed(self, name: str) -> Float:
+        """The numbers of the seeds, shape (seeds,)."""
+        return np.array(self.row[f"{name}_by_seed"].split(), dtype=np.float64)
+
+    @property
+    def gap(self) -> Gap | None:
+        """Between U-FedAvg and everybody, on the seeds of the line."""
+        ends = [self.by_seed(name) for name in ("plain", "everybody")]
+        return Gap(*ends) if all(len(end) == len(self.seeds) for end in ends) else None
+
+    def estimate(self, name: str) -> Estimate:
+        """A column with its error."""
+        return Estimate(self.number(name), self.number(f"{name}_error"), len(self.seeds))
+
+
+def read(paths: Iterable[Path]) -> list[Line]:
+    """Read results; of a setting and rule that several files have, the first counts."""
+    found: dict[tuple[str, str], Line] = {}
+    for path in paths:
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {path}")
+        try:
+            rows = read_table(path)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{path} cannot be read as a table of results: {error}") from None
+        for row in rows:
+            if missing := [name for name in (*KEY, "seeds", "lr", "config", "cannot") if row.get(name) is None]:
+                raise InvalidInput(f"{path} is not a table of fedstale bench: it has no column {missing[0]}")
+            found.setdefault((row["setting"], row["rule"]), Line(row, path.name))
+    return list(found.values())
+
+
+def save(path: Path, lines: Sequence[Mapping[str, str]]) -> None:
+    """Put lines into a file, in place of those of the same setting and rule."""
+    update_table(path, lines, KEY)

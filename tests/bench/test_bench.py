@@ -1,0 +1,224 @@
+"""The benchmark on tiny settings: every rule a line, nothing repeated, wrong numbers found, a new rule on the page."""
+
+from __future__ import annotations
+
+import csv
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedstale.bench import SUITE, inconsistent, page, read, rerun, sampled, settings_named, standings
+from fedstale.bench import suite as suites
+from fedstale.bench.contest import all_present
+from fedstale.checks import InvalidInput
+from fedstale.cli.app import app
+from fedstale.rules import RULES
+from fedstale.simulation import make_settings
+from fedstale.simulation.methods import EVERYBODY, Method
+from fedstale.spreadsheet import read_table, write_table
+from fedstale.sweeps.lockstep import eligible
+from tests.bench import tiny
+from tests.command_line import ok
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The results of the tiny benchmark."""
+    folder = tmp_path_factory.mktemp("bench")
+    tiny.register()
+    tiny.run(folder / "store", folder / "results.csv")
+    yield folder / "results.csv"
+    tiny.unregister()
+
+
+def changed(table: Path, where: Path, column: str, value: str, rule: str = "half-step") -> Path:
+    """Copy a table with one number changed."""
+    rows = read_table(table)
+    row = next(row for row in rows if row["rule"] == rule)
+    assert row[column] != value
+    row[column] = value
+    write_table(where, list(row), [list(one.values()) for one in rows])
+    return where
+
+
+def test_every_rule_has_a_line_in_every_setting(table: Path) -> None:
+    lines = read([table])
+    rules = ["half-step", "tempered", "scaffold", "impossible", "u-fedavg", "everybody"]
+    assert [(line.setting, line.rule) for line in lines] == [
+        (one.name, rule) for one in tiny.SETTINGS for rule in rules
+    ]
+    for line in lines:
+        assert line.ran == (line.rule != "impossible")
+        assert line.row["version"]
+        assert len(line.row["config"]) == 12
+        if line.ran:
+            assert line.seeds == list(tiny.JUDGING)
+            assert len(line.by_seed("objective")) == 2
+            assert line.number("objective") == pytest.approx(line.by_seed("objective").mean(), rel=1e-5)
+            assert line.number("bytes_per_round") > 0
+            assert line.number("update_noise") >= 0
+            assert line.number("seconds_per_round") > 0
+    assert {line.row["cannot"] for line in lines if not line.ran} == {"needs clients that are never away"}
+    plain = next(line for line in lines if line.rule == "u-fedavg")
+    limit = next(line for line in lines if line.rule == "everybody")
+    assert plain.number("gap_closed") == 0
+    assert limit.number("gap_closed") == pytest.approx(1.0)
+    assert limit.number("update_noise") == pytest.approx(0.0, abs=1e-12)
+
+
+def test_nothing_is_run_twice_and_the_table_is_the_same(table: Path) -> None:
+    before = table.read_bytes()
+    tiny.counted.clear()
+    tiny.run(table.parent / "store", table)
+    impossible = 2 * 2  # two rates in two settings: what failed is tried again
+    assert sum(tiny.counted) == impossible
+    assert table.read_bytes() == before
+
+
+def test_a_table_tells_nothing_of_the_machine_but_its_kind(table: Path) -> None:
+    text = table.read_text()
+    for private in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(table.parent), os.getcwd()):
+        assert private not in text.replace("everybody", "")
+
+
+def test_a_new_rule_is_on_the_leaderboard(table: Path) -> None:
+    text = page([table], tiny.SETTINGS)
+    assert "| half-step |" in text
+    assert "impossible cannot run: needs clients that are never away" in text
+    for setting in tiny.SETTINGS:
+        assert f"## {setting.name}" in text
+    found = standings(read([table]))
+    assert {one.rule for one in found} == {"half-step", "tempered", "scaffold", "u-fedavg"}
+    assert [one.rank.mean for one in found] == sorted(one.rank.mean for one in found)
+    assert sum(one.rank.mean for one in found) == pytest.approx(1 + 2 + 3 + 4)
+    assert found[0].behind is None
+
+
+def test_the_same_runs_come_out_the_same(table: Path) -> None:
+    lines = read([table])
+    assert inconsistent(lines) == []
+    drawn = sampled(lines, 3, seed=1)
+    assert len(drawn) == 3
+    assert [(line.rule, k) for line, k in drawn] == [(line.rule, k) for line, k in sampled(lines, 3, seed=1)]
+    for line, position in drawn:
+        assert all(check.holds for check in rerun(line, position, tiny.SETTINGS))
+
+
+@pytest.mark.parametrize("column", ["objective", "gap_closed", "accuracy_error", "has_gap"])
+def test_a_number_that_does_not_follow_from_its_seeds_is_found(table: Path, tmp_path: Path, column: str) -> None:
+    wrong = changed(table, tmp_path / "wrong.csv", column, "0.25" if column != "has_gap" else "?")
+    assert column in {check.what for check in inconsistent(read([wrong]))}
+
+
+def test_a_changed_seed_is_found(table: Path, tmp_path: Path) -> None:
+    line = next(line for line in read([table]) if line.rule == "half-step")
+    values = line.by_seed("objective")
+    values[1] = np.nextafter(values[1], 2.0)  # one bit
+    wrong = changed(table, tmp_path / "wrong.csv", "objective_by_seed", " ".join(map(repr, values.tolist())))
+    found = next(line for line in read([wrong]) if line.rule == "half-step")
+    assert [check.what for check in rerun(found, 1, tiny.SETTINGS) if not check.holds] == ["objective"]
+
+
+@pytest.mark.parametrize(("factor", "holds"), [(1.0001, True), (3.0, False)])
+def test_elsewhere_rounding_is_allowed_and_more_is_not(table: Path, tmp_path: Path, factor: float, holds: bool) -> None:
+    elsewhere = changed(table, tmp_path / "there.csv", "machine", "another kind")
+    line = next(line for line in read([elsewhere]) if line.rule == "half-step")
+    seen = " ".join(map(repr, (line.by_seed("objective") * factor).tolist()))
+    other = changed(elsewhere, tmp_path / "other.csv", "objective_by_seed", seen) if factor != 1 else elsewhere
+    found = next(line for line in read([other]) if line.rule == "half-step")
+    assert all(check.holds for check in rerun(found, 1, tiny.SETTINGS)) == holds
+
+
+def test_a_setting_that_has_changed_is_not_compared(table: Path, tmp_path: Path) -> None:
+    wrong = changed(table, tmp_path / "wrong.csv", "config", "0" * 12)
+    line = next(line for line in read([wrong]) if line.rule == "half-step")
+    with pytest.raises(InvalidInput, match="hash differs"):
+        rerun(line, 0, tiny.SETTINGS)
+
+
+def test_what_is_no_table_of_results_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for name, said in (("other.csv", "no column setting"), ("none.csv", "no file")):
+        with pytest.raises(InvalidInput, match=said):
+            read([tmp_path / name])
+
+
+def test_the_command_line(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "SUITE", tiny.SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suites, "CHOOSING", tiny.CHOOSING)
+    monkeypatch.setattr(suites, "JUDGING", tiny.JUDGING)
+    store = table.parent / "store"
+    common = ("--store", store, "--rules", "half-step,tempered", "--workers", 0, "--quiet")
+    said = ok("bench", "run", *common, "--settings", "bursts", "--out", "again.csv")
+    assert "half-step" in said
+    assert "1 setting in" in said
+    assert max(map(len, ok("bench", "table", "again.csv", env={"COLUMNS": "80"}).splitlines())) <= 140
+    rows = {row["rule"]: row for row in read_table(Path("again.csv"))}
+    before = {row["rule"]: row for row in read_table(table) if row["setting"] == "tiny/bursts"}
+    assert rows["half-step"]["objective_by_seed"] == before["half-step"]["objective_by_seed"]
+    assert "0 wrong numbers" in ok("bench", "verify", "again.csv", "--sample", 1, "--seed", 0)
+    wrong = changed(Path("again.csv"), Path("wrong.csv"), "accuracy", "0.5")
+    failed = CliRunner().invoke(app, ["bench", "verify", str(wrong), "--sample", "1", "--seed", "0"])
+    assert failed.exit_code == 1
+    assert "accuracy is stated as 0.5" in failed.output
+    assert ok("bench", "table", "again.csv", "--out", "board.md").strip() == "board.md"
+    assert "half-step" in Path("board.md").read_text(encoding="utf-8")
+    assert "tiny/bursts" in ok("bench", "list")
+    assert '"cpu_seconds"' in ok("bench", "run", "--dry-run", "--json", "--rules", "tempered", "--settings", "bursts")
+    with pytest.raises(InvalidInput, match="unknown setting 'tiny/burst'"):
+        ok("bench", "run", "--settings", "tiny/burst")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="kill -9")
+def test_killed_and_given_again(table: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench.tiny", str(tmp_path / "store"), str(tmp_path / "results.csv")]
+    process = subprocess.Popen(command)
+    database = tmp_path / "store" / "store.sqlite"
+    deadline = time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        if (database.exists() and database.stat().st_size > 60_000) or (tmp_path / "results.csv").exists():
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    assert process.wait(timeout=60) != 0, "it ended before it was killed"
+    subprocess.run(command, check=True, timeout=300)
+    with open(table, encoding="utf-8", newline="") as whole, open(tmp_path / "results.csv", encoding="utf-8") as again:
+        for one, other in zip(csv.DictReader(whole), csv.DictReader(again), strict=True):
+            assert {k: v for k, v in one.items() if k != "seconds_per_round"} == {
+                k: v for k, v in other.items() if k != "seconds_per_round"
+            }
+
+
+def test_the_suite_is_sound() -> None:
+    names = [setting.name for setting in SUITE]
+    assert len(set(names)) == len(names)
+    assert not {*suites.CHOOSING} & {*suites.JUDGING}
+    assert {setting.who for setting in SUITE} >= {"two-groups", "log-uniform", "day-night", "bursts"}
+    for setting in SUITE:
+        made = setting.settings(Method("tempered"), 0.1, 0)
+        assert made.total_rounds == setting.rounds
+        assert setting.learned.natural or eligible(made)
+        limit = setting.settings(EVERYBODY, 0.1, 0)
+        assert (limit.participation, limit.p_min, limit.swap) == ("two-groups", 1.0, made.swap)
+    assert next(one.name for one in settings_named("digits/bursts, bursts")) == "digits/bursts"
+    assert {one.problem for one in settings_named("digits")} == {"digits"}
+    assert set(RULES) >= {"tempered", "mifa"}
+
+
+def test_everybody_is_the_setting_with_all_clients() -> None:
+    given = {"participation": "markov", "participation_options": {"correlation": 0.9}, "selection": "uniform"}
+    made = make_settings(**all_present({**given, "selection_options": {"m": 3}, "swap": 0.4}))
+    assert (made.participation, made.p_min, made.selection, made.swap) == ("two-groups", 1.0, "all", 0.4)
+    assert made.participation_options == made.selection_options == {}
