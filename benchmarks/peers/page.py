@@ -72,7 +72,7 @@ def seconds(value: float) -> str:
 
 def comparison(results: list[tables.Entry], facts: dict[str, str], apart: Apart) -> list[str]:
     """The part with the peers."""
-    lines = [SIDE_BY_SIDE, _ran(facts), ""]
+    lines = [SIDE_BY_SIDE, ran(facts), ""]
     for work, title in TITLES.items():
         found = tables.summaries(results, work)
         if found:
@@ -92,7 +92,7 @@ def _disagreements(results: list[tables.Entry], apart: dict[str, tuple[int, dict
     return [agree, early, "", *(f"- {text}" for text in timed), ""]
 
 
-def _ran(facts: dict[str, str]) -> str:
+def ran(facts: dict[str, str]) -> str:
     return (
         f"`{facts['command']}`, {facts['date']}: {facts['cores']} cores ({facts['instructions']}; bfloat16 "
         f"instructions: {facts['bfloat16']}), {facts['memory']}, {facts['system']}, Python {facts['python']}, torch "
@@ -190,7 +190,7 @@ def _versions(results: list[tables.Entry]) -> list[str]:
 def profile(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
     """The part that says where our time goes."""
     spans = ("local training", "batches", "server", "evaluation", "bookkeeping")
-    lines = ["## Where our time goes", "", _ran(facts), ""]
+    lines = ["## Where our time goes", "", ran(facts), ""]
     lines += ["| work | version | round, with evaluations | " + " | ".join(spans) + " | page faults a round |"]
     lines += ["|---|" + "---|" * 8]
     for row in rows:
@@ -228,7 +228,7 @@ Changes that this profile led to:
 
 def engines(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
     """The part that says which engine is faster for which model, and which one "auto" takes."""
-    lines = ["## Which engine", "", ENGINES, "", _ran(facts), ""]
+    lines = ["## Which engine", "", ENGINES, "", ran(facts), ""]
     lines += [
         "| model | parameters | batch | participants of 24 | loop over vmap | auto takes | auto over the faster |"
     ]
@@ -239,6 +239,33 @@ def engines(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
             f"| {row['model']} | {int(row['parameters']):,} | {row['batch']} | {row['participants']} | {ratio:.2f} | "
             f"{row['auto takes']} | {cost:.2f} |"
         )
+    return [*lines, ""]
+
+
+def flute(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
+    """The work that FLUTE publishes times of, as a table of ours and theirs."""
+
+    def clock(value: str) -> str:
+        return f"{int(float(value)) // 60}:{int(float(value)) % 60:02d}"
+
+    lines = ["## The whole work of FLUTE's comparison", ""]
+    lines += [
+        "Work (b), 100 rounds, from the start of a process to its end: Python, torch and the data are loaded, and the",
+        "model is evaluated ten times. The times of FLUTE and of Flower 1.0.0 are those that FLUTE publishes for a CPU",
+        "(LR_MNIST), **of another machine**: they say what order of magnitude one is used to, not who is faster.",
+        "",
+        ran(facts),
+        "",
+        "| | minutes:seconds |",
+        "|---|---|",
+    ]
+    for row in rows:
+        ours = row["lower quartile"] != ""
+        spread = (
+            f"{float(row['seconds']):.1f} s [{row['lower quartile'][:4]}, {row['upper quartile'][:4]}]" if ours else ""
+        )
+        name = f"fedstale, {row['what']}" if ours else row["what"]
+        lines.append(f"| {name} | {spread or clock(row['seconds'])} |")
     return [*lines, ""]
 
 
@@ -258,16 +285,19 @@ def render(docs: Path) -> None:
     if (folder / "peers.csv").exists():
         facts = machine.read_about(folder / "peers-about.csv")
         lines += comparison(tables.read(folder), facts, tables.accuracies(folder))
+    rows = machine.read(folder / "flute.csv")
+    if rows:
+        lines += flute(rows, machine.read_about(folder / "flute-about.csv"))
     rows = machine.read(folder / "profile.csv")
     if rows:
         lines += profile(rows, machine.read_about(folder / "profile-about.csv"))
     rows = machine.read(folder / "engines.csv")
     if rows:
         lines += engines(rows, machine.read_about(folder / "engines-about.csv"))
-    lines += large.server_pass(folder, _ran)
-    lines += large.large_models(folder, _ran)
-    lines += growing.million(folder, _ran)
-    lines += growing.growth(folder, docs / "images", _ran)
+    lines += large.server_pass(folder, ran)
+    lines += large.large_models(folder, ran)
+    lines += growing.million(folder, ran)
+    lines += growing.growth(folder, docs / "images", ran)
     text = "\n".join(lines)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")

@@ -182,10 +182,12 @@ def client_ids(argument: str, value: ArrayLike, num_clients: int) -> NDArray[np.
     if raw.ndim != 1 or raw.dtype.kind not in "iu":
         raise fail(argument, value, "must be a one-dimensional array of client indices (integers)")
     ids = raw.astype(np.int64)
-    bad = np.flatnonzero((ids < 0) | (ids >= num_clients))
-    if bad.size:
+    if ids.min() < 0 or ids.max() >= num_clients:
+        bad = np.flatnonzero((ids < 0) | (ids >= num_clients))
         allowed = f"client indices must lie in 0 … {num_clients - 1}"
         raise fail(f"{argument}[{bad[0]}]", int(ids[bad[0]]), allowed)
+    if (ids[1:] > ids[:-1]).all():  # as participants come: in their order
+        return ids
     unique, counts = np.unique(ids, return_counts=True)
     if unique.size != ids.size:
         raise fail(argument, int(unique[counts > 1][0]), "a client may take part only once in a round")

@@ -3,6 +3,7 @@ import pytest
 
 from fedstale.checks import InvalidInput
 from fedstale.training import Batches, LocalTraining, draw
+from fedstale.training.local import steps_of
 
 OFFSETS = np.array([0, 40, 63, 94, 101])
 EVERYONE = np.arange(4)
@@ -99,3 +100,14 @@ def test_nobody_takes_part() -> None:
     nobody = np.empty(0, dtype=np.int64)
     for training in (LocalTraining(lr=1.0), LocalTraining(lr=1.0, epochs=2)):
         assert len(draw(training, OFFSETS, nobody, 0, 0).rows) == 0
+
+
+@pytest.mark.parametrize("clients", [[0, 1, 2, 3], [2], [1, 3], []])
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
+@pytest.mark.parametrize("length", [{"epochs": 1}, {"epochs": 3}, {"steps": 2}])
+def test_steps_are_known_without_drawing(clients: list[int], batch_size: int, length: dict[str, int]) -> None:
+    sizes = np.array([3, 40, 8, 7])
+    offsets, ids = np.concatenate([[0], np.cumsum(sizes)]), np.array(clients, dtype=np.int64)
+    training = LocalTraining(lr=0.1, batch_size=batch_size, **length)  # type: ignore[arg-type]
+    drawn = draw(training, offsets, ids, 0, 0).steps
+    np.testing.assert_array_equal(steps_of(training, sizes[ids]), drawn)

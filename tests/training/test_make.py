@@ -17,7 +17,7 @@ LOCAL = LocalTraining(lr=0.1, batch_size=8)
     ("options", "named"),
     [
         ({"engine": "lop"}, "unknown engine 'lop': did you mean loop"),
-        ({"engine": "jax"}, "known: auto, fastest, loop, vmap"),
+        ({"engine": "jax"}, "known: auto, fastest, loop, ray, vmap"),
         ({"precision": "bfloat"}, "did you mean bfloat16"),
         ({"precision": "float64"}, "did you mean bfloat16 or float32"),
         ({"device": "gpu"}, "device = 'gpu'"),

@@ -146,8 +146,19 @@ def _make_trainer(settings: Settings, task: Task | Quadratic, engine: str | None
         threads=settings.threads,
         seed=settings.seed,
         losses=settings.train_loss,
+        **_cluster(settings, engine or settings.engine),
     )
     return EngineTrainer(made, task)
+
+
+def _cluster(settings: Settings, engine: str) -> dict[str, Any]:
+    """Where the actors of the engine "ray" are; nothing for any other engine."""
+    if engine != "ray":
+        return {}
+    from ..training.ray_engine import ClusterOptions
+
+    where = settings.workers, settings.ray_address, settings.gpus_per_worker
+    return {"cluster": ClusterOptions(*where, keep_memory=settings.keep_freed_memory)}
 
 
 def build(

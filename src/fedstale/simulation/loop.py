@@ -298,7 +298,7 @@ class Simulation:
             name: getattr(round, name)
             for name in ("clients", "updates", "probabilities", "steps", "second_pass", "ages")
         }
-        cut: Any = {name: None if part is None else part[kept] for name, part in parts.items()}
+        cut: Any = {name: None if part is None else _where(part, kept) for name, part in parts.items()}
         return replace(round, **cut)
 
     def _memory_error(self, t: int, model: NDArray[Any]) -> float:
@@ -364,6 +364,11 @@ class Simulation:
     def column(self, name: str) -> Float:
         """One metric over all rounds kept so far, NaN where it was not measured."""
         return self.records.column(name)
+
+
+def _where(rows: Any, kept: NDArray[np.bool_]) -> Any:
+    """Some of the rows, which are an array or a list of them."""
+    return [rows[k] for k in np.flatnonzero(kept)] if isinstance(rows, list) else rows[kept]
 
 
 def is_evaluated(t: int, every: int, rounds: int, early: bool = False) -> bool:

@@ -66,6 +66,9 @@ class RunOptions(TypedDict, total=False):
     precision: str
     device: str
     threads: int | None
+    workers: int | None
+    ray_address: str | None
+    gpus_per_worker: float
     keep_freed_memory: bool
     evaluate_every: int | None
     objective: bool

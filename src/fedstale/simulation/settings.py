@@ -130,11 +130,20 @@ class Settings(BaseModel):
         None, gt=0, description="clip gradients of local steps to this ℓ2 norm; default: no clipping"
     )
 
-    engine: str = Field("auto", description="training engine: loop, vmap, auto (by the model) or fastest (timed)")
+    engine: str = Field("auto", description="training engine: loop, vmap, auto (by the model), fastest (timed) or ray")
     precision: str = Field("float32", description="precision of local training: float32 or bfloat16")
     device: str = Field("cpu", description="device of local training: cpu or cuda")
     threads: int | None = Field(
         None, ge=1, le=1024, description="clients trained in parallel on the CPU; does not change results"
+    )
+    workers: int | None = Field(
+        None, ge=1, le=100_000, description="engine ray: number of actors; default: one per processor of the cluster"
+    )
+    ray_address: str | None = Field(
+        None, description='engine ray: address of a cluster, "auto" for one on this machine; default: start one here'
+    )
+    gpus_per_worker: float = Field(
+        0.0, ge=0, le=1024, description="engine ray: GPUs of each actor, which then trains on them; may be a fraction"
     )
     keep_freed_memory: bool = Field(
         True, description="let malloc reuse freed memory: faster on the CPU; applies to the whole process"
@@ -180,6 +189,9 @@ class Settings(BaseModel):
             raise fail("p_min", self.p_min, allowed)
         if self.epochs is not None and self.local_steps is not None:
             raise fail("epochs", self.epochs, "give local_steps or epochs, not both")
+        for name in ("workers", "ray_address", "gpus_per_worker"):
+            if self.engine != "ray" and getattr(self, name) != type(self).model_fields[name].default:
+                raise fail(name, getattr(self, name), 'is for engine "ray" only')
         for setting, *parts in (
             ("rule", "beta", "rule_options", "server_lr"),
             ("participation", "participation_options"),

@@ -15,8 +15,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context
 from typing import Any
 
-from ..checks import InvalidInput, positive_int
-from ..extras import missing
+from ..checks import positive_int
+from ..ray_cluster import connect
 from .batches import Batch, run_batch
 from .outcome import Outcome
 
@@ -103,17 +103,7 @@ def ray(address: str | None = None) -> Executor:
     """
 
     def run(batches: Sequence[Batch]) -> _Outcomes:
-        try:
-            import ray as cluster
-        except ImportError:
-            raise InvalidInput(missing("ray")) from None
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        own = not cluster.is_initialized()
-        if own:
-            try:
-                cluster.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise InvalidInput(f"ray address {address!r}: {str(error).splitlines()[0]}") from None
+        cluster, own = connect(address)
         try:
             remote = cluster.remote(num_cpus=1, max_retries=1)(run_batch)
             limit = 2 * max(1, int(cluster.cluster_resources().get("CPU", 1)))

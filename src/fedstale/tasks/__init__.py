@@ -17,10 +17,31 @@ if TYPE_CHECKING:
     from . import scores
     from .catalogue import make
     from .client_data import ClientData
+    from .mapped import MappedData, open_clients, write_clients
     from .task import Task
 
-__all__ = ["ClientData", "Quadratic", "Task", "data", "label_swap", "make", "names", "partition", "scores"]
+__all__ = [
+    "ClientData",
+    "MappedData",
+    "Quadratic",
+    "Task",
+    "data",
+    "label_swap",
+    "make",
+    "names",
+    "open_clients",
+    "partition",
+    "scores",
+    "write_clients",
+]
 
 __getattr__, __dir__ = lazy(
-    __name__, {"make": "catalogue", "ClientData": "client_data", "Task": "task", "scores": "scores"}
+    __name__,
+    {
+        "make": "catalogue",
+        "ClientData": "client_data",
+        "Task": "task",
+        "scores": "scores",
+        **dict.fromkeys(("MappedData", "open_clients", "write_clients"), "mapped"),
+    },
 )

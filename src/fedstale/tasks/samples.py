@@ -143,13 +143,13 @@ def _tensor(value: Any, where: str) -> Tensor:
             array = array.astype(np.float32, copy=False)
         if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch computes with signed integers
             array = array.astype(np.int64)
-        tensor = _without_warning(array)
+        tensor = without_warning(array)
     if tensor.is_complex():
         raise fail(where, f"{tensor.dtype}", "must be real numbers")
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
 
 
-def _without_warning(array: Any) -> Tensor:
+def without_warning(array: Any) -> Tensor:
     """Make a tensor over the same memory, which is never written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

@@ -224,9 +224,21 @@ def _steps(training: LocalTraining, counts: Ints, streams: list[np.random.Genera
     return Batches(rows)
 
 
-def _epochs(epochs: int, batch_size: int, counts: Ints, streams: list[np.random.Generator]) -> Batches:
+def steps_of(training: LocalTraining, counts: Ints) -> Ints:
+    """Return the local steps K_i of clients that have so many samples, without drawing their batches."""
+    if training.epochs is None:
+        return np.full(len(counts), training.steps or 0, dtype=np.int64)
+    return np.asarray(training.epochs * _epoch(training.batch_size, counts)[1], dtype=np.int64)
+
+
+def _epoch(batch_size: int, counts: Ints) -> tuple[int, Ints]:
+    """Return the width of the batches and how many of them each client has in an epoch."""
     width = int(min(batch_size, counts.max(initial=1)))
-    per_epoch = -(-counts // width)
+    return width, -(-counts // width)
+
+
+def _epochs(epochs: int, batch_size: int, counts: Ints, streams: list[np.random.Generator]) -> Batches:
+    width, per_epoch = _epoch(batch_size, counts)
     steps = epochs * int(per_epoch.max(initial=0))
     rows = np.zeros((len(counts), steps, width), dtype=np.int64)
     sizes = np.zeros((len(counts), steps), dtype=np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,9 +19,13 @@ from .loop import LoopEngine
 from .setup import TrainingSetup
 from .vmap import VmapEngine
 
+if TYPE_CHECKING:
+    from .ray_engine import ClusterOptions
+
 log = logging.getLogger(__name__)
 _AUTO = "auto"
 ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "vmap": VmapEngine, "fastest": FastestEngine}
+_RAY = "ray"
 _LARGEST_DENSE, _LARGEST_OTHER, _MANY = 200_000, 10_000, 8
 """Parameters up to which "auto" lets models train as one program, dense ones and others, and the clients that the
 latter need to pay for being interpreted (`benchmarks/engines.py` measures both engines)."""
@@ -37,6 +42,7 @@ def make(
     threads: int | None = None,
     seed: int = 0,
     losses: bool = False,
+    cluster: ClusterOptions | None = None,
 ) -> Engine:
     """Make an engine for a task.
 
@@ -50,8 +56,8 @@ def make(
         Hyper-parameters of local training.
     engine
         "loop" (one client after the other), "vmap" (all clients as one batched program), "auto" (one of these two, by
-        the model and the number of clients alone: equal seeds give equal bits) or "fastest" (times both on the first
-        round).
+        the model and the number of clients alone: equal seeds give equal bits), "fastest" (times both on the first
+        round) or "ray" (what "auto" takes, in the actors of a Ray cluster).
     precision
         "float32", or "bfloat16": forward and backward passes under autocast, weights and updates in float32. It
         is faster on hardware that multiplies bfloat16; on other processors there is a warning.
@@ -64,8 +70,10 @@ def make(
         Of the run: it decides the untrained model and the batches.
     losses
         Whether `Engine.losses` is kept.
+    cluster
+        For "ray": where the actors are, and how many.
     """
-    kind = choose("engine", engine, {_AUTO: None, **ENGINES})
+    kind = choose("engine", engine, {_AUTO: None, **ENGINES, _RAY: None})
     bfloat16 = choose("precision", precision, _PRECISIONS)
     where = _device(device)
     positive_int("seed", seed, 0)
@@ -75,6 +83,10 @@ def make(
     setup = TrainingSetup(
         task, training, bfloat16=bfloat16, device=where, threads=count, seed=seed, record_losses=losses
     )
+    if engine == _RAY:
+        from .ray_engine import ClusterOptions, RayEngine
+
+        return RayEngine(setup, cluster or ClusterOptions(), _preferred(setup).name)
     return _preferred(setup) if kind is None else kind(setup)
 
 

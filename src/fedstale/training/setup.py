@@ -53,7 +53,7 @@ class Samples:
 
     def __init__(self, split: ClientData, channels_last: bool, device: torch.device) -> None:
         moved = each(split.x, lambda x: x.movedim(1, -1)) if channels_last else split.x
-        self._channels_last = channels_last
+        self.channels_last = channels_last
         self._shapes = {name: x.shape[1:] for name, x in tensors(moved).items()}
         # A tensor in a mapped file stays there: rows that are contiguous already are not copied.
         self._x = each(moved, lambda x: x.reshape(len(x), -1).to(device))
@@ -67,7 +67,7 @@ class Samples:
         if isinstance(self._x, dict):
             return {name: _select(x, rows).view(-1, *self._shapes[name]) for name, x in self._x.items()}
         x = _select(self._x, rows).view(-1, *self._shapes[""])
-        return x.movedim(-1, 1) if self._channels_last else x
+        return x.movedim(-1, 1) if self.channels_last else x
 
     def targets(self, rows: Tensor | slice) -> Values:
         """Return the targets of some samples."""

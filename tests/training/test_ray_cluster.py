@@ -1,0 +1,98 @@
+"""One run on a real Ray cluster, in a network namespace with nothing but loopback: equal, and not to be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedstale as fs
+from fedstale.store import Store
+from tests.sweeps.test_ray import permitted
+
+pytest.importorskip("ray")
+NAMESPACE = ["unshare", "-n", "--pid", "--fork", "--kill-child", "--mount-proc"]
+LOOPBACK = ["bash", "-c", 'ip link set lo up; exec "$@"', "ns"]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not permitted(), reason="unshare -n is not permitted here: Ray would ask beyond loopback"),
+]
+USUAL = {"rule": "fedstale", "beta": 0.5, "p_min": 0.5, "rounds": 6, "batch_size": 8, "memory": "ram"}
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+import fedstale as fs
+from fedstale.training import ray_engine
+
+replaced = []
+collect, replace = ray_engine.RayEngine._collect, ray_engine.RayEngine._replace
+
+def killing(self, queues, work, message):
+    if self.traffic.model and not replaced and getattr(self, "rounds", 0) == 2:
+        self._ray.kill(self._actors[0])  # as the system would when memory runs out: the round goes on
+    self.rounds = getattr(self, "rounds", 0) + 1
+    return collect(self, queues, work, message)
+
+def noted(self, worker, error):
+    replaced.append(worker)
+    replace(self, worker, error)
+
+ray_engine.RayEngine._collect, ray_engine.RayEngine._replace = killing, noted
+run = fs.simulate("digits-mlp", engine="ray", workers=2, progress=False, **OPTIONS)
+assert replaced == [0], replaced
+np.save(sys.argv[1], run.model)
+"""
+
+
+def environment(home: Path) -> dict[str, str]:
+    (home / "ray_bootstrap_config.yaml").write_text("cluster_name: local\nprovider: {type: local}\n")
+    ray = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp", "RAY_raylet_start_wait_time_s": "300"}
+    return {**os.environ, "HOME": str(home), **ray}
+
+
+def test_an_actor_killed_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED.replace("OPTIONS", repr(USUAL)))
+    command = [*NAMESPACE, *LOOPBACK, sys.executable, str(script), str(tmp_path / "model.npy")]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    alone = fs.simulate("digits-mlp", engine="vmap", progress=False, **USUAL)  # type: ignore[arg-type]
+    np.testing.assert_allclose(np.load(tmp_path / "model.npy"), alone.model, rtol=1e-5, atol=1e-6)
+
+
+def test_a_killed_driver_is_resumed(tmp_path: Path) -> None:
+    options = ["--rule", "fedstale", "--beta", "0.5", "--p-min", "0.5", "--rounds", "400", "--batch-size", "8"]
+    run = [*LOOPBACK, sys.executable, "-m", "fedstale"]
+    run += ["run", "digits-mlp", "--engine", "ray", "--workers", "2", *options]
+    store = ["--store", str(tmp_path / "runs"), "--checkpoint-every", "5", "-q"]
+    first = subprocess.Popen([*NAMESPACE, *run, *store], env=environment(tmp_path), start_new_session=True)
+    try:
+        until = time.monotonic() + 600
+        while time.monotonic() < until and not list(tmp_path.glob("runs/**/checkpoint/state.safetensors")):
+            assert first.poll() is None
+            time.sleep(0.2)
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)  # the namespace of processes ends with it
+        first.wait()
+    second = subprocess.run(
+        [*NAMESPACE, *run, *store, "--resume"], env=environment(tmp_path), capture_output=True, text=True, timeout=900
+    )
+    assert second.returncode == 0, second.stderr
+    with Store.open(tmp_path / "runs") as opened:
+        (info,) = opened.runs()
+        assert info.ended
+        assert info.status == "finished"
+        found = opened.run(info.id).columns(["accuracy"])[1]["accuracy"]
+    alone = fs.simulate(
+        "digits-mlp", "fedstale", beta=0.5, p_min=0.5, rounds=400, batch_size=8, engine="vmap", progress=False
+    )
+    measured = alone.metrics["accuracy"][~np.isnan(alone.metrics["accuracy"])]
+    assert len(found.values) == len(measured)  # every round once
+    np.testing.assert_allclose(found.values, measured, atol=0.02)
