@@ -236,7 +236,7 @@ class Machine:
         path.write_text(text)
 
 
-_COUNTED = ("fedstale/late", "fedstale/memory_lost", "fedstale/upload_vectors")
+_COUNTED = ("late", "memory_lost", "upload_vectors")
 _NEW = "import sys; from fedstale.flower.new_app import write_app; write_app(sys.argv[1])"
 
 
