@@ -212,11 +212,16 @@ def _line(runs: Runs, task: str, entry: Entry, lr: float, targets: dict[float, f
     end = Estimate.of([at_the_end(metrics) for metrics in found])
     line |= {"accuracy": f"{end.mean:.4f}", "accuracy_error": f"{end.error:.4f}"}
     for name in ("late", "lost"):
-        line[name] = f"{np.mean([metrics[name].sum() for metrics in found if metrics] or [math.nan]):.4g}"
-    worked = [metrics["wasted_seconds"].sum() for metrics in found if metrics]
+        line[name] = f"{np.mean([_sum(metrics[name]) for metrics in found if metrics] or [math.nan]):.4g}"
+    worked = [_sum(metrics["wasted_seconds"]) for metrics in found if metrics]
     line["wasted_device_seconds"] = f"{np.mean(worked or [math.nan]):.4g}"
     line["information_age"] = f"{np.mean([m['information_age'][-1] for m in found if m] or [math.nan]):.4g}"
     return line
+
+
+def _sum(values: Float) -> float:
+    """The sum over all steps, of which the store has those that were evaluated."""
+    return float(np.nanmean(values) * len(values))
 
 
 if __name__ == "__main__":

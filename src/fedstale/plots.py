@@ -6,15 +6,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .analysis import Curve, Estimate, Style, style, styles
-from .analysis.axes import AXES, ROUND, unit
+from .analysis.axes import AXES, ROUND, VIRTUAL, unit
 from .analysis.metrics import TITLES, group_name, is_share
+from .analysis.palette import BROWN, GREEN, GREY, INDIGO, RED, SKY, blend
 from .checks import InvalidInput
 from .extras import missing
+
+if TYPE_CHECKING:
+    from .simulation.timeline import Timeline
+
+_MOST_STEPS = 200
+"""More steps of a server than these are not drawn: their lines would be a grey area."""
 
 
 @contextmanager
@@ -54,6 +61,40 @@ def plot_bars(gaps: Mapping[str, Estimate], ax: Any = None) -> Any:
         raise InvalidInput('"gap closed" needs U-FedAvg and "everybody" among the methods, and a task with data')
     with _axes(ax) as axis:
         draw_bars(axis, gaps)
+    return axis
+
+
+def plot_timeline(timeline: Timeline, ax: Any = None) -> Any:
+    """Draw the presence and the work of each device on a line of its own; thin lines are the server's steps."""
+    looks = {
+        "there": (blend(("#ffffff", GREY), 0.35), "there, idle"),
+        "used": (GREEN, "work that was used"),
+        "late": (SKY, "late, remembered"),
+        "lost": (RED, "lost: the device left"),
+        "discarded": (BROWN, "discarded"),
+        "under way": (blend(("#ffffff", INDIGO), 0.5), "still under way"),
+    }
+    with _axes(ax) as axis:
+        size, title = unit(VIRTUAL, max((one.end for one in timeline.stretches), default=1.0))
+        if len(timeline.steps) <= _MOST_STEPS:
+            top = timeline.num_devices - 0.5
+            axis.vlines([step / size for step in timeline.steps], -0.5, top, GREY, linewidth=0.4, zorder=0)
+        for what, (colour, label) in looks.items():
+            mine = [one for one in timeline.stretches if one.what == what]
+            if mine:
+                low, high = (0.3, 0.6) if what == "there" else (0.4, 0.8)
+                axis.barh(
+                    [one.device for one in mine],
+                    [(one.end - one.begin) / size for one in mine],
+                    left=[one.begin / size for one in mine],
+                    height=high,
+                    color=colour,
+                    label=label,
+                    edgecolor="white" if what != "there" else "none",
+                    linewidth=low,
+                )
+        axis.set(xlabel=title, ylabel="device", ylim=(-0.5, timeline.num_devices - 0.5), xlim=(0, None))
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=3, frameon=False, fontsize="small")
     return axis
 
 

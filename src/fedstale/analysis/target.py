@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..checks import Float, fail, number, positive_int
+from .axes import AXES
 from .metrics import is_share
 
 
@@ -22,7 +23,7 @@ class Cost:
     seconds
         Virtual seconds; NaN for a run in which time plays no part.
     bytes
-        Bytes up and down, of all clients.
+        Bytes up and down, of all clients; a recorded round stands for those before it that were not.
     """
 
     rounds: int
@@ -58,5 +59,7 @@ def cost_to_target(metrics: Mapping[str, Float], metric: str, target: float, sta
         return None
     t = int(rounds[int(held.argmax())])
     seconds = float(metrics["virtual_seconds"][t]) if "virtual_seconds" in metrics else float("nan")
-    spent = sum(float(np.nansum(metrics[name][: t + 1])) for name in ("bytes_up", "bytes_down") if name in metrics)
-    return Cost(t + 1, seconds, spent)
+    every = np.arange(len(metrics[metric]))
+    axis = AXES["bytes"]
+    places = axis.places(every, [(every, metrics[name]) for name in axis.metrics if name in metrics])
+    return Cost(t + 1, seconds, 0.0 if places is None else float(places[t]))

@@ -45,6 +45,10 @@ def advise(
         str | None,
         typer.Option(help="Measure the correlation: a task to run for 200 rounds, or the folder of a store."),
     ] = None,
+    times: Annotated[
+        Path | None,
+        typer.Option(help="CSV file round,client,seconds of how long replies took: recommend a deadline, too."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say whether to keep stale updates, with which rule, and what the memory costs: keep, do not bother, cannot tell.
@@ -54,6 +58,12 @@ def advise(
     """
     from ..advice import advise as think
 
+    if times is not None:
+        from .deadline import show_deadline
+
+        show_deadline(times, as_json=json)
+        if log is None and p is None:
+            return
     if (log is None) == (p is None):
         raise InvalidInput("give either a participation log or --p")
     if correlation is not None and pilot is not None:

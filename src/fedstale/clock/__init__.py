@@ -2,6 +2,7 @@
 
 from .availability import Always, Availability, Intervals, Slots
 from .clock import Clock, Work
+from .deadline import DeadlineAdvice, advise_deadline
 from .devices import Devices, Equal, LogNormal, Measured, Speeds, Stopwatch, TwoClasses
 from .events import Event, EventQueue, Kind
 from .idle import IdleDevices
@@ -17,6 +18,7 @@ __all__ = [
     "Availability",
     "Buffered",
     "Clock",
+    "DeadlineAdvice",
     "Devices",
     "Equal",
     "Event",
@@ -35,6 +37,7 @@ __all__ = [
     "Synchronous",
     "TwoClasses",
     "Work",
+    "advise_deadline",
     "make_devices",
     "make_server",
 ]

@@ -12,6 +12,7 @@ from .run import Result, result, resume, simulate
 from .settings import Settings, from_toml, make_settings, to_toml
 from .stored import LostRounds
 from .timed import TimedSimulation
+from .timeline import Timeline
 
 __all__ = [
     "Callback",
@@ -29,6 +30,7 @@ __all__ = [
     "StoreRun",
     "TensorBoard",
     "TimedSimulation",
+    "Timeline",
     "Trainer",
     "build",
     "compare",
