@@ -47,7 +47,7 @@ def advise(
     ] = None,
     times: Annotated[
         Path | None,
-        typer.Option(help="CSV file round,client,seconds of how long replies took: recommend a deadline, too."),
+        typer.Option(help="CSV file round,client,seconds of how long replies took: recommend a deadline instead."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -61,9 +61,10 @@ def advise(
     if times is not None:
         from .deadline import show_deadline
 
+        if log is not None or p is not None:
+            raise InvalidInput("--times stands alone: ask for the rest in a second call")
         show_deadline(times, as_json=json)
-        if log is None and p is None:
-            return
+        return
     if (log is None) == (p is None):
         raise InvalidInput("give either a participation log or --p")
     if correlation is not None and pilot is not None:
