@@ -9,7 +9,7 @@ import fedstale as fs
 from fedstale.clock import advise_deadline
 
 
-def log(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def log(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Everybody asked in every round: seconds of shape (rounds, clients)."""
     rounds, clients = np.indices(seconds.shape)
     return rounds.ravel(), clients.ravel(), seconds.ravel()
