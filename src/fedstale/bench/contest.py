@@ -81,20 +81,22 @@ class Chosen:
 
 def choose_rates(entries: Sequence[Entry], seeds: Sequence[int], store: Store, run: Run) -> Chosen:
     """Find the best interior rate of every entry on the seeds for choosing."""
-    chosen, key_of, runs = Chosen(), {}, []
+    chosen, runs = Chosen(), []
+    keys: dict[str, list[Key]] = {}  # everybody is the same run in places that differ only in who comes
     for entry in entries:
         own = [entry.settings(rate, seed) for rate in entry.rates for seed in seeds]
-        key_of[_where(own[0])] = entry.key
-        runs += own
+        runs += own if _where(own[0]) not in keys else []
+        keys.setdefault(_where(own[0]), []).append(entry.key)
 
     def noted(wanted: Sequence[Settings]) -> None:
         for settings, reason in run(wanted).failures:
-            chosen.failures.setdefault(key_of[_where(settings)], reason)
+            for key in keys[_where(settings)]:
+                chosen.failures.setdefault(key, reason)
 
     noted(runs)
     whole = widen(runs, store, noted, metric=METRIC)
     for cell in tuned(results(store, whole, METRIC)):
-        chosen.cells[key_of[_where(cell.settings)]] = cell
+        chosen.cells |= dict.fromkeys(keys[_where(cell.settings)], cell)
     chosen.failures = {key: reason for key, reason in chosen.failures.items() if key not in chosen.cells}
     return chosen
 
