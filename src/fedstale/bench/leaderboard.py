@@ -44,9 +44,9 @@ How rules cope with clients that show up unevenly: {len(rules)} rules in {len(se
 every rule runs at its own best rate, chosen on the seeds {" and ".join(map(str, CHOOSING))} (half decades, widened
 until the best is not at the edge) and judged on other seeds. Rules are ranked by the objective Σ α_i F_i over all
 clients' training data. **Gap closed**: 0 % is U-FedAvg, which corrects for absence and remembers nothing; 100 % is
-everybody in every round. {len(gaps)} of the {len(settings)} settings have a gap of more than twice its error
-({", ".join(sorted(gaps)) or "none"}): only those count for it. Where U-FedAvg's noise is very large, its best rate is a
-poor one, and gaps are wide and uncertain.
+everybody in every round at its own best rate (a rule may do better than that). {len(gaps)} of the {len(settings)}
+settings have a gap of more than twice its error ({", ".join(sorted(gaps)) or "none"}): only those count for it. Where
+U-FedAvg's noise is very large, its best rate is a poor one, and gaps are wide and uncertain.
 
 `fedstale bench run` makes such a table, `fedstale bench verify FILE` checks somebody else's, and
 [add a method](howto/add-a-method.md) says how a rule gets onto this page. Results: {files} in `docs/results/bench`.
@@ -132,8 +132,8 @@ def _setting(name: str, lines: dict[str, Line]) -> str:
         "accuracy",
         "worst tenth",
         "noise",
-        "MB a round",
-        "server",
+        "kB a round",
+        "server, kB",
     )
     note = "" if gap == "True" else " There is no gap to close here: U-FedAvg is within twice the error of everybody."
     return f"""
