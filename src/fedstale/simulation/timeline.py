@@ -11,11 +11,11 @@ from .history import Record
 from .loop import Callback, Simulation
 from .timed import TimedSimulation
 
-UNDER_WAY = "under way"
+_UNDER_WAY = "under way"
 """What has become of work that had not ended."""
 
 
-class Stretch(NamedTuple):
+class _Stretch(NamedTuple):
     """A device from one time to another."""
 
     device: int
@@ -46,7 +46,7 @@ class Timeline(Callback):
 
     seconds: float = 3600.0
     num_devices: int = 0
-    stretches: list[Stretch] = field(default_factory=list)
+    stretches: list[_Stretch] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     _last: float = field(default=0.0, init=False, repr=False)
 
@@ -62,7 +62,7 @@ class Timeline(Callback):
 
     def _ended(self, work: Work, end: float, outcome: Outcome) -> None:
         if work.start < self.seconds:
-            self.stretches.append(Stretch(work.device, work.start, min(end, self.seconds), outcome.value))
+            self.stretches.append(_Stretch(work.device, work.start, min(end, self.seconds), outcome.value))
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         """Take down the step, and who was there where presence is counted by rounds."""
@@ -74,7 +74,7 @@ class Timeline(Callback):
         if simulation.clock.availability is None:
             there = simulation.participation.availability.available(simulation.seed, record.round).tolist()
             end = min(now, self.seconds)
-            self.stretches += [Stretch(device, self._last, end, "there") for device in there]
+            self.stretches += [_Stretch(device, self._last, end, "there") for device in there]
         self._last = now
 
     def on_end(self, simulation: Simulation, reason: str) -> None:
@@ -86,14 +86,14 @@ class Timeline(Callback):
         last = min(clock.now, self.seconds)
         for work in clock.work.values():
             if work.start < last:
-                self.stretches.append(Stretch(work.device, work.start, last, UNDER_WAY))
+                self.stretches.append(_Stretch(work.device, work.start, last, _UNDER_WAY))
         if clock.availability is not None:
             for device in range(self.num_devices):
                 time = 0.0
                 while time < last:
                     here, until = clock.availability.span(simulation.seed, device, time)
                     if here:
-                        self.stretches.append(Stretch(device, time, min(until, last), "there"))
+                        self.stretches.append(_Stretch(device, time, min(until, last), "there"))
                     time = until
 
     def plot(self, ax: Any = None) -> Any:
