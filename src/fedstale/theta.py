@@ -124,6 +124,8 @@ class AutoTheta(Theta):
     def observe(self, state: State, round: int, alpha: Float, p: Float, residuals: Float) -> None:
         """Add what the round says of each candidate."""
         own = state.own(AutoThetaState)
+        if not len(alpha) and not own.absence.any():  # nobody came again yet: there is nothing to fade either
+            return
         with np.errstate(over="ignore", invalid="ignore"):
             terms = costs(round, alpha, p[None], residuals[None], own.lasting[None], own.absence[None])
         bias, noise, lasting, absence = (term[0] for term in terms)

@@ -166,33 +166,32 @@ def _exchange(
     count, length, out = len(fresh), len(total), sums.total
     np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
-    exact = mix.refresh is None and all(precision.keeps(row.dtype) for row in fresh)
-    store = np.copyto if exact else lambda slot, row: precision.store(row, slot)
-    stored = [row.ctypes.data == slot.ctypes.data for row, slot in zip(fresh, target, strict=True)]
+    exact = mix.refresh is None and all(map(precision.keeps, {row.dtype for row in fresh}))
+    # Rows of a memory never overlap in part: one that shares memory with its target was computed there.
+    there = [np.may_share_memory(row, slot) for row, slot in zip(fresh, target, strict=True)]
     u_weights, h_weights = np.stack([mix.fresh, mix.masses]), np.stack([mix.stale, old_masses])
-    u_buffer, h_buffer = np.empty((ROWS, COLUMNS)), np.empty((ROWS, COLUMNS))
+    u_buffer, h_buffer = np.empty((2, ROWS, min(COLUMNS, length)))
+    raw_buffer = np.empty(u_buffer.shape, dtype=precision.dtype)
     for some, columns in blocks(count, length):
         size = (some.stop - some.start, columns.stop - columns.start)
-        u, h = u_buffer[: size[0], : size[1]], h_buffer[: size[0], : size[1]]
+        u, h, raw = (buffer[: size[0], : size[1]] for buffer in (u_buffer, h_buffer, raw_buffer))
         for k, i in enumerate(range(some.start, some.stop)):
             row, old = fresh[i][columns], stale[i]
             u[k] = row
-            if old is None:
-                h[k] = 0.0
-            else:
-                precision.load(old[columns], h[k])
-            if mix.refresh is None and not stored[i]:
-                store(target[i][columns], row)
-        if mix.refresh is not None:
-            for i, row in zip(range(some.start, some.stop), refreshed(u, h, mix.refresh[some]), strict=True):
-                precision.store(row, target[i][columns])
+            raw[k] = 0 if old is None else old[columns]
+            if exact and not there[i]:
+                np.copyto(target[i][columns], row)
+        precision.load(raw, h)
+        if not exact:
+            precision.store(u if mix.refresh is None else refreshed(u, h, mix.refresh[some]), raw)
+            for k, i in enumerate(range(some.start, some.stop)):
+                np.copyto(target[i][columns], raw[k])
         moved = _sums(u_weights[:, some], u)
         if mix.statistics:
             sums.inner[some] += _dots(u, h)
             sums.stale_sq[some] += _dots(h, h)
         if not exact:  # the total is over what was stored, not over what was sent
-            for k, i in enumerate(range(some.start, some.stop)):
-                precision.load(target[i][columns], u[k])
+            precision.load(raw, u)
             moved[1] = _sums(u_weights[:, some], u)[1]
         moved -= _sums(h_weights[:, some], h)
         sums.mix[columns] += moved[0]
