@@ -31,7 +31,7 @@ PUBLISHED = {"FLUTE": 200.0, "Flower": 1814.0}
 
 def whole(rule: str, data: Path) -> float:
     """Seconds of a process that does the whole work."""
-    command = [sys.executable, "-m", "benchmarks.peers.with_fedstale", "--work", WORK, "--data", str(data / WORK)]
+    command = [sys.executable, "-m", "benchmarks.peers.with_fedstale", "--work", WORK, "--data", str(data)]
     command += ["--rounds", str(WORKS[WORK].rounds), "--option", rule, "--out", str(data / "flute.json")]
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=environments.ROOT)
