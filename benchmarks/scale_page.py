@@ -20,6 +20,11 @@ from benchmarks.peers.page import ran
 BAR = 0.85
 NETWORK = 10e9 / 8
 """Bytes a second of the driver's network in the computed limits: an assumption, 10 Gbit/s."""
+PARTS = {
+    "scale-actors": "actors against the loop engine and the bytes of a round",
+    "scale-constants": "what limits 10, 100, 1,000 workers",
+    "scale-clients": "N up to ten million",
+}
 PER_WORKER = 24
 """Clients a round that each worker gets in the computed limits."""
 
@@ -105,6 +110,9 @@ def render(docs: Path) -> None:
     """Write the page."""
     results = docs / "results" / "benchmarks"
     lines = [INTRODUCTION]
+    missing = [text for name, text in PARTS.items() if not (results / f"{name}.csv").exists()]
+    if missing:
+        lines += _text(f"**Not measured yet** (`python benchmarks/scale.py` does it): {'; '.join(missing)}.")
     lines += _actors(results)
     lines += _limits(results)
     lines += _clients(results)
