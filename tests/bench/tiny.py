@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
 
 import fedstale as fs
 from fedstale.bench import BenchRun, BenchSetting, Problem, bench_methods
@@ -72,7 +69,7 @@ def run(folder: Path, out: Path, rules: str = RULES_HERE) -> BenchRun:
     return work
 
 
-if __name__ == "__main__":
-    np.seterr(all="ignore")
+def main(folder: str, out: str) -> None:
+    """Run it in a process of its own."""
     register()
-    run(Path(sys.argv[1]), Path(sys.argv[2]))
+    run(Path(folder), Path(out))
