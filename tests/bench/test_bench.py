@@ -183,9 +183,7 @@ def test_the_command_line(table: Path, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9")
 def test_killed_and_given_again(table: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from tests.bench.tiny import main; main(*sys.argv[1:])"  # not as a script: rules have an address
-    )
+    code = "import sys; from tests.bench.tiny import main; main(*sys.argv[1:])"  # no script: a rule has its address
     command = [sys.executable, "-c", code, str(tmp_path / "store"), str(tmp_path / "results.csv")]
     process = subprocess.Popen(command)
     database = tmp_path / "store" / "store.sqlite"
