@@ -148,11 +148,11 @@ def virtual_time_is_in_the_address_and_says_where_it_is_missing(page: Page, live
     page.wait_for_selector("#curve-plot.empty")
     assert page.locator("#curve-empty").inner_text().startswith("None of the chosen runs recorded virtual time")
     choose(page, "rule=mifa")
-    until(page, f"{PLOT}.layout.xaxis.title.text === 'virtual time (hours)'")
+    until(page, f"{PLOT}.layout.xaxis.title?.text === 'virtual time (hours)'")
     assert "axis=virtual_seconds" in page.url
     page.reload()
     page.wait_for_selector("#curve-graph .scatterlayer .trace")
-    until(page, f"{PLOT}.layout.xaxis.title.text === 'virtual time (hours)'")
+    until(page, f"{PLOT}.layout.xaxis.title?.text === 'virtual time (hours)'")
     assert page.get_by_role("button", name="Virtual time").get_attribute("aria-pressed") == "true"
     assert page.get_by_role("button", name="Virtual time").get_attribute("class") != "absent"
     page.get_by_role("button", name="Rounds", exact=True).last.click()
