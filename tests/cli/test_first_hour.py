@@ -140,7 +140,7 @@ def test_one_name_for_one_thing() -> None:
     from typer.main import get_command
 
     found = dict(options(get_command(app)))
-    assert {name for name, flags in found.items() if "--out" in flags} == {"report", "sweep"}
+    assert {name for name, flags in found.items() if "--out" in flags} == {"bench run", "bench table", "report", "sweep"}
     assert all(("--out" in flags) == ("-o" in flags) for flags in found.values())
     assert {name for name, flags in found.items() if "--folder" in flags} == {"compare", "reproduce"}
     assert not [name for name, flags in found.items() if flags & {"--clients", "--params"}]

@@ -27,7 +27,7 @@ WITHOUT_EFFECT = (
     *("evaluate_every", "per_client", "memory_error", "update_noise", "train_loss"),
 )
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
-OBJECTIVE = "objective"
+_OBJECTIVE = "objective"
 PLAIN = ("U-FedAvg", "FedStale β=0 (U-FedAvg)")
 """What corrects for absence and remembers nothing."""
 _CURVES = 4
@@ -72,7 +72,7 @@ class Study(Table):
     @property
     def has_objective(self) -> bool:
         """Whether every run tells the training loss over all clients, which the rules minimise."""
-        return self.accurate and all(cell.has(OBJECTIVE) for cell in self.cells)
+        return self.accurate and all(cell.has(_OBJECTIVE) for cell in self.cells)
 
     def gap_closed(self, cell: Cell) -> Estimate | None:
         """How much of what absence costs a method wins back; None without U-FedAvg or everybody in every round."""
@@ -116,7 +116,7 @@ class Study(Table):
 
 def by_objective(cell: Cell) -> Cell:
     """The same runs, judged by minus their objective."""
-    runs = (replace(run, accuracy=-run.run.tail(OBJECTIVE)) for run in cell.runs if run.run is not None)
+    runs = (replace(run, accuracy=-run.run.tail(_OBJECTIVE)) for run in cell.runs if run.run is not None)
     return Cell(tuple(runs), cell.lr)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .catalogue import make
     from .client_data import ClientData
     from .mapped import MappedData, open_clients, write_clients
+    from .scores import accuracy, mean_absolute_error, sequence_cross_entropy
     from .task import Task
 
 __all__ = [
@@ -25,13 +26,16 @@ __all__ = [
     "MappedData",
     "Quadratic",
     "Task",
+    "accuracy",
     "data",
     "label_swap",
     "make",
+    "mean_absolute_error",
     "names",
     "open_clients",
     "partition",
     "scores",
+    "sequence_cross_entropy",
     "write_clients",
 ]
 
@@ -42,6 +46,7 @@ __getattr__, __dir__ = lazy(
         "ClientData": "client_data",
         "Task": "task",
         "scores": "scores",
+        **dict.fromkeys(("accuracy", "mean_absolute_error", "sequence_cross_entropy"), "scores"),
         **dict.fromkeys(("MappedData", "open_clients", "write_clients"), "mapped"),
     },
 )

@@ -16,7 +16,7 @@ from ..tasks.client_data import Values, single, tensors
 from ..tasks.scores import Metric, of_each_sample
 from ..tasks.task import Task
 
-LOSS = "loss"
+_LOSS = "loss"
 _ACCURACY = "accuracy"
 
 
@@ -120,7 +120,7 @@ class Scoring:
         )
         loss = of_each_sample(task.loss, classes=classes)
         self.by_sample = loss is not None
-        self._scores: dict[str, Metric] = {LOSS: loss or task.loss, **task.metrics}
+        self._scores: dict[str, Metric] = {_LOSS: loss or task.loss, **task.metrics}
         first = {name: t[:2] for name, t in tensors(task.train.y).items()}
         few = first.get("", first)
         for name, metric in task.metrics.items():
