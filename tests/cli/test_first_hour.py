@@ -140,13 +140,18 @@ def test_one_name_for_one_thing() -> None:
     from typer.main import get_command
 
     found = dict(options(get_command(app)))
-    assert {name for name, flags in found.items() if "--out" in flags} == {"bench run", "bench table", "report", "sweep"}
+    assert {name for name, flags in found.items() if "--out" in flags} == {
+        "bench run",
+        "bench table",
+        "report",
+        "sweep",
+    }
     assert all(("--out" in flags) == ("-o" in flags) for flags in found.values())
     assert {name for name, flags in found.items() if "--folder" in flags} == {"compare", "reproduce"}
     assert not [name for name, flags in found.items() if flags & {"--clients", "--params"}]
     assert {name for name, flags in found.items() if "--num-clients" in flags} == {"run", "compare", "advise"}
     about_stores = {"board", "report", "compare", "run", "resume", "sweep", "reproduce", "runs list", "runs show"}
-    assert about_stores | {"runs export", "runs delete"} == {
+    assert about_stores | {"bench run", "runs export", "runs delete"} == {
         name for name, flags in found.items() if "--store" in flags
     }
 

@@ -18,6 +18,7 @@ from tests.command_line import ok
 
 QUADRATIC = ("run", "quadratic", "--num-clients", "3", "--rounds", "30", "--lr", "0.02", "--quiet")
 SMALL = ("--p-min", "0.5", "--swap", "0.6", "--seeds", "1", "--store", "s", "--folder", "o", "--workers", "0")
+RESULTS = str(Path(__file__).resolve().parents[2] / "docs" / "results" / "bench" / "main.csv")
 TABLES: dict[str, tuple[str, ...]] = {
     "compare": (
         "compare",
@@ -41,10 +42,13 @@ TABLES: dict[str, tuple[str, ...]] = {
     "report": ("report", "first", "--store", "s"),
     "runs list": ("runs", "list", "--store", "s"),
     "runs show": ("runs", "show", "first", "--store", "s"),
+    "bench list": ("bench", "list"),
+    "bench run": ("bench", "run", "--dry-run", "--settings", "bursts"),
+    "bench table": ("bench", "table", RESULTS),
     "list": ("list", "rules"),
     "data list": ("data", "list"),
 }
-NO_TABLE = {"board", "runs export", "runs delete", "data fetch", "data where", "flower new"}
+NO_TABLE = {"bench verify", "board", "runs export", "runs delete", "data fetch", "data where", "flower new"}
 SHAPES: dict[str, set[str]] = {
     "compare": {"method", "excess_loss", "excess_loss error", "excess_loss seeds", "beta", "bytes", "seconds"},
     "run": {"id", "status", "rounds", "excess_loss", "beta"},
@@ -69,6 +73,9 @@ SHAPES: dict[str, set[str]] = {
     "report": {"file", "bytes", "kind", "name", "runs"},
     "runs list": {"id", "name", "sweep", "status", "created", "rounds_done", "config", "summary", "folder"},
     "runs show": {"id", "name", "status", "config", "summary", "metrics"},
+    "bench list": {"setting", "clients", "rounds", "quick", "missing"},
+    "bench run": {"settings", "cpu_seconds"},
+    "bench table": {"rule", "rank"},
     "list": {"name", "is"},
     "data list": {"name", "train", "test", "cached"},
 }
@@ -119,7 +126,9 @@ def test_valid_json_and_nothing_else(name: str, inside: Path) -> None:
         assert row["excess_loss error"] is None  # one seed
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name not in ("data list", "list")])  # which take nothing
+@pytest.mark.parametrize(
+    "name", [name for name in TABLES if name not in ("bench list", "data list", "list")]
+)  # which take nothing
 def test_errors_are_still_one_line(
     name: str, inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +138,8 @@ def test_errors_are_still_one_line(
         "advise": ("--num-clients", "3", "log.csv"),
         "sweep": ("--ray", "local"),
         "reproduce": ("--lr", "x"),
+        "bench run": ("--rules", "nothing"),
+        "bench table": ("missing.csv",),
     }
     arguments = [*TABLES[name], *wrong.get(name, ()), "--json"]
     monkeypatch.setattr(sys, "argv", ["fedstale", *arguments])
