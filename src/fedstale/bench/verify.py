@@ -4,8 +4,8 @@ On the same kind of machine (`machine_kind`: processor, system, versions) a run 
 change of a number is found. Elsewhere sums are rounded in another order, and rounds amplify that: between two orders on
 one machine (42 runs in lock-step and alone: four settings, five rules and two seeds, and two runs of a fifth setting)
 the objective differed by 3e-7 at most where training is stable, by 4 % at the large rates that two groups like, and by
-as much as between seeds at one rate that may be too large. So elsewhere a number must lie within `_ROUNDING`, or within `_SPREADS` standard deviations of its line's
-seeds: that finds invented numbers, not a changed digit.
+as much as between seeds at one rate that may be too large. So elsewhere a number must lie within `_ROUNDING`, or within
+`_SPREADS` standard deviations of its line's seeds: that finds invented numbers, not a changed digit.
 """
 
 from __future__ import annotations
