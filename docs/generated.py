@@ -255,7 +255,11 @@ def constants(package: str) -> str:
     for name in public_names(package):
         value = getattr(module, name)
         if not (inspect.isclass(value) or inspect.isroutine(value)):
-            holds = ", ".join(map(str, value)) if isinstance(value, dict | tuple) else repr(value)
+            holds = (
+                ", ".join(str(getattr(one, "name", one)) for one in value)
+                if isinstance(value, dict | tuple)
+                else repr(value)
+            )
             about = f"By name: {holds}." if isinstance(value, dict) else f"{holds}"
             parts.append(f".. py:data:: {name}\n   :type: {type(value).__name__}\n\n   {about}\n")
     return f"```{{eval-rst}}\n.. py:currentmodule:: {package}\n\n" + "\n".join(parts) + "```"
