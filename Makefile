@@ -1,4 +1,4 @@
-# Two commands do everything on a machine with Python 3.11+, pip and make:
+# Two commands do everything on a machine with Python 3.11.5 or newer, pip and make:
 #   make demo   a picture, a table and three sentences on why stale updates matter; under two minutes
 #   make test   format check, lint, types and tests; about ten minutes
 #   make docs   the documentation as a site in docs/_build/html
