@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..checks import InvalidInput
 from ..terminal import make_console
 from .group import CommandGroup
 from .options import Json, print_json, say
@@ -56,9 +55,12 @@ def fetch(
     if name == phones_file.NAME:
         say(f"{name}: {phones_file.fetch_phones(folder)} (derived from {phones_file.SOURCE}; {phones_file.LICENCE})")
         return
-    if folder is not None:
-        raise InvalidInput(f"--from is for {phones_file.NAME}; other data sets are looked for in {data.where()}")
-    say(f"{name}: {data.fetch(name)}")
+    say(f"{name}: {data.fetch(name, source=folder)}")
+    found = next(row for row in data.available() if row.name == name)
+    if found.licence:
+        say(f"licence: {found.licence}")
+    if found.cite:
+        say(f"please cite: {found.cite}")
 
 
 @app.command()

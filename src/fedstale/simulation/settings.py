@@ -17,6 +17,7 @@ from .. import clock, configs, rules
 from .. import participation as who
 from ..analysis import method_label
 from ..checks import MOST_CLIENTS, MOST_ROUNDS, InvalidInput, choose, fail, unknown
+from ..tasks.defaults import CLIENTS, full_name
 
 _MOST_DEFAULT_ROUNDS = 1_000_000
 """More rounds than this must be asked for by number, not by 10/p_min."""
@@ -177,6 +178,12 @@ class Settings(BaseModel):
             return given
         if given.get("rule") is None:  # β is the weight of FedStale: who gives one alone means that rule
             given = {**given, "rule": rules.DEFAULT if given.get("beta") is None else "fedstale"}
+        if (own := CLIENTS.get(full_name(given.get("task")))) is not None:  # a natural federation
+            if given.get("num_clients", own) != own:
+                raise fail(
+                    "num_clients", given["num_clients"], f"{given['task']} has {own} clients, with their own data"
+                )
+            given = {**given, "num_clients": own}
         found = _shortest_form(given)
         if found.get("server", ROUNDS) != ROUNDS and found.get("probabilities") is None:
             found["probabilities"] = "fedau-nocutoff"  # in time, how often clients answer has to be learned

@@ -48,7 +48,9 @@ def _by_name(task: str) -> SharedBatchPerceptron | None:
     from .perceptron import SharedBatchPerceptron
 
     recipe = TASKS.get(full_name(task))
-    return None if recipe is None else SharedBatchPerceptron.of(recipe.model())
+    if recipe is None or not recipe.plain:  # lock-step is SGD on cross-entropy
+        return None
+    return SharedBatchPerceptron.of(recipe.model())
 
 
 def _perceptron_of(task: Config) -> SharedBatchPerceptron | None:

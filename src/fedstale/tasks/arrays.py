@@ -30,19 +30,19 @@ def split(
     inputs, targets, owners = _table(x, y, clients, "")
     names, index = np.unique(owners, return_inverse=True)
     if test is None:
-        train_rows, test_rows = _held_out(index, len(names), test_share, seed)
-        held_out = _client_data(inputs, targets, index, len(names), test_rows)
-        train = _client_data(inputs, targets, index, len(names), train_rows)
+        train_rows, test_rows = held_out(index, len(names), test_share, seed)
+        tested = by_client(inputs, targets, index, len(names), test_rows)
+        train = by_client(inputs, targets, index, len(names), train_rows)
     else:
         if not isinstance(test, tuple) or len(test) != 3:
             raise fail("test", type(test).__name__, "must be (x, y, clients)")
         test_inputs, test_targets, test_owners = _table(*test, "test: ")
         if (strangers := np.setdiff1d(test_owners, names)).size:
             raise fail("test", str(strangers[0]), "is a client without training samples")
-        train = _client_data(inputs, targets, index, len(names), np.arange(len(index)))
+        train = by_client(inputs, targets, index, len(names), np.arange(len(index)))
         theirs = np.searchsorted(names, test_owners)
-        held_out = _client_data(test_inputs, test_targets, theirs, len(names), np.arange(len(theirs)))
-    return train, held_out, tuple(str(name) for name in names)
+        tested = by_client(test_inputs, test_targets, theirs, len(names), np.arange(len(theirs)))
+    return train, tested, tuple(str(name) for name in names)
 
 
 def _table(x: Any, y: Any, clients: ArrayLike, where: str) -> tuple[Values, Values, NDArray[Any]]:
@@ -66,7 +66,7 @@ def _finite(tensor: Tensor, rows: int = 1 << 16) -> bool:
     return all(bool(torch.isfinite(tensor[k : k + rows]).all()) for k in range(0, len(tensor), rows))
 
 
-def _held_out(owners: Ints, count: int, share: float, seed: int) -> tuple[Ints, Ints]:
+def held_out(owners: Ints, count: int, share: float, seed: int) -> tuple[Ints, Ints]:
     """Draw each client's test samples: round(share · n_i) of them, and never all."""
     test = np.zeros(len(owners), dtype=bool)
     for client in range(count):
@@ -78,7 +78,7 @@ def _held_out(owners: Ints, count: int, share: float, seed: int) -> tuple[Ints, 
     return np.flatnonzero(~test), np.flatnonzero(test)
 
 
-def _client_data(x: Values, y: Values, owners: Ints, count: int, rows: Ints) -> ClientData:
+def by_client(x: Values, y: Values, owners: Ints, count: int, rows: Ints) -> ClientData:
     """Put some rows into the order of their clients; rows that are all and in order are not copied."""
     order = rows[np.argsort(owners[rows], kind="stable")]
     sizes = np.bincount(owners[rows], minlength=count)

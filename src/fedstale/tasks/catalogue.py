@@ -21,6 +21,7 @@ from ..checks import choose, client_count, fail, fraction, number
 from . import data, models
 from .defaults import ALIASES, RATES
 from .label_swap import group_array, share_swapped, swap_labels
+from .natural import NATURAL, NaturalRecipe
 from .partition import Ints, check_options, split
 from .task import ClientData, Task
 
@@ -40,8 +41,12 @@ class _Recipe:
     batch_size: int = 128
     largest: int = 255
     """The pixel value that becomes 1."""
+    plain: bool = True
+    """Whether it is classification by cross-entropy and SGD, which sweeps know to do in lock-step."""
 
 
+_USUAL_CLIENTS = 24
+"""N in the paper's experiments."""
 # The grid of the paper, Section 5.1: for its CNNs.
 _PAPER_GRID = (1e-2, 10**-2.5, 1e-3, 10**-3.5, 1e-4)
 # The small models want larger steps. Half-decades were tried with beta 0 and 1, one or two seeds: digits from 3 to
@@ -59,7 +64,7 @@ _CIFAR10 = partial(
     _Recipe, "cifar10", mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), share=0.2, swap_pair=(2, 6)
 )
 
-TASKS: dict[str, _Recipe] = {
+IMAGES: dict[str, _Recipe] = {
     "digits-mlp": _DIGITS(partial(models.mlp, 64), default_lr=RATES["digits-mlp"], lr_grid=_DIGITS_GRID),
     "digits-cnn": _DIGITS(models.digits_cnn, default_lr=RATES["digits-cnn"], lr_grid=_DIGITS_GRID),
     "mnist-logistic": _MNIST(partial(models.logistic, 784), default_lr=RATES["mnist-logistic"], lr_grid=_MNIST_GRID),
@@ -68,12 +73,14 @@ TASKS: dict[str, _Recipe] = {
     "fashion-mnist-cnn": _FASHION(models.mnist_cnn, default_lr=RATES["fashion-mnist-cnn"], lr_grid=_PAPER_GRID),
     "cifar10-cnn": _CIFAR10(models.cifar_cnn, default_lr=RATES["cifar10-cnn"], lr_grid=_PAPER_GRID),
 }
+"""The tasks whose samples are shared out among the clients."""
+TASKS: dict[str, _Recipe | NaturalRecipe] = {**IMAGES, **NATURAL}
 
 
 def make(
     name: str,
     *,
-    num_clients: int = 24,
+    num_clients: int | None = None,
     share: float | None = None,
     test_share: float | None = None,
     partition: str | Sequence[ArrayLike] = "iid",
@@ -89,9 +96,10 @@ def make(
     Parameters
     ----------
     name
-        One of `names()`, or "digits", "mnist", "fashion-mnist", "cifar10" for the usual model of that data set.
+        One of `names()`, or the name of a data set for its usual model: "digits", "mnist", "wisdm", …
     num_clients
-        N; 24 in the paper.
+        N; default 24 as in the paper. A natural federation (wisdm, shakespeare, heart-disease) has its own clients and
+        data: it takes neither this nor a share, a partition or a swap.
     share
         The part of the training samples that is used; default 1 for the digits and, as the authors do, 0.2 for the
         others (500 samples a client on MNIST, 417 on CIFAR-10).
@@ -118,7 +126,11 @@ def make(
     full = ALIASES.get(name, name)
     recipe = choose("task", full, {**TASKS, **{alias: TASKS[target] for alias, target in ALIASES.items()}})
     # Everything is checked before anything is fetched.
-    n = client_count("num_clients", num_clients)
+    if isinstance(recipe, NaturalRecipe):
+        refused = {"num_clients": num_clients, "share": share, "test_share": test_share, "swap": swap, **options}
+        given = partition if isinstance(partition, str) else "given"
+        return recipe.make(groups, progress, seed, partition=given, swap_pair=swap_pair, **refused)
+    n = client_count("num_clients", _USUAL_CLIENTS if num_clients is None else num_clients)
     second = group_array(groups, n)
     fraction("swap", swap)
     pair = _pair(recipe.swap_pair if swap_pair is None else swap_pair)

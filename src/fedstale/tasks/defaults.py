@@ -10,6 +10,9 @@ ALIASES = {
     "mnist": "mnist-cnn",
     "fashion-mnist": "fashion-mnist-cnn",
     "cifar10": "cifar10-cnn",
+    "wisdm": "wisdm-mlp",
+    "shakespeare": "shakespeare-gru",
+    "heart-disease": "heart-disease-logistic",
 }
 """Short names."""
 RATES = {
@@ -21,8 +24,14 @@ RATES = {
     "mnist-cnn": 0.01,
     "fashion-mnist-cnn": 0.01,
     "cifar10-cnn": 0.01,
+    "wisdm-mlp": 10**-0.5,
+    "wisdm-logistic": 10**-0.5,
+    "shakespeare-gru": 0.01,
+    "heart-disease-logistic": 0.1,
 }
 """η_c where none is given."""
+CLIENTS = {"wisdm-mlp": 36, "wisdm-logistic": 36, "shakespeare-gru": 141, "heart-disease-logistic": 4}
+"""The number of clients of natural federations."""
 
 
 def full_name(task: Any) -> Any:

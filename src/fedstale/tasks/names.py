@@ -12,6 +12,10 @@ DESCRIPTIONS = {
     "mnist-cnn": "MNIST; the paper's CNN",
     "fashion-mnist-cnn": "Fashion-MNIST; the same CNN",
     "cifar10-cnn": "CIFAR-10; the paper's CNN",
+    "wisdm-mlp": "36 people's phones, six activities; perceptron 43-64-6",
+    "wisdm-logistic": "36 people's phones, six activities; logistic regression",
+    "shakespeare-gru": "141 roles of Shakespeare, next character; small GRU",
+    "heart-disease-logistic": "four hospitals, heart disease; logistic regression",
 }
 """What is learned, and by which model."""
 QUADRATIC = "quadratic"

@@ -16,11 +16,25 @@ Client = Literal["url", "npm", "pip", "apt"]
 
 @dataclass(frozen=True)
 class Content:
-    """One file of a data set: its name in the cache and what it must contain."""
+    """One file of a data set: its name in the cache and what it must contain.
+
+    Parameters
+    ----------
+    name
+        In the cache.
+    size, sha256
+        Of what is kept.
+    form
+        How a file that comes from elsewhere becomes what is kept, see `forms`.
+    aliases
+        What such a file is called elsewhere: in a folder of the user's it is recognised by these names, too.
+    """
 
     name: str
     size: int
     sha256: str
+    form: str = "raw"
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,15 +80,20 @@ class DownloadSource:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set: what its files contain and where they come from. No files: it is embedded."""
+    """A data set: what its files contain and where they come from. No files: it is embedded.
+
+    `shape` is that of one input; `licence` and `cite` are shown when it is fetched.
+    """
 
     name: str
     summary: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     train: int
     test: int
     files: tuple[Content, ...] = ()
     sources: tuple[DownloadSource, ...] = field(default=(), repr=False)
+    licence: str = ""
+    cite: str = ""
 
     @property
     def size(self) -> int:
@@ -226,4 +245,100 @@ _DEVICE_SPEEDS = DataSet(
     (DownloadSource("url", (_SPEEDS_URL,), 3441, {_SPEEDS_URL: "speed_distri.json"}),),
 )
 
-DATA_SETS = {entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _CIFAR10, _DEVICE_SPEEDS)}
+_WISDM = DataSet(
+    "wisdm",
+    "ten-second windows of the accelerometers of 36 people's phones, six activities",
+    (43,),
+    4_332,
+    1_086,
+    (
+        Content(
+            "wisdm.csv",
+            1_175_562,
+            "2bc64636489f5a564076b152df9694209be063d38c9934cbf98b41d44bff30b4",
+            "wisdm",
+            ("WISDM_ar_v1.1_transformed.arff", "wisdm-transformed.arff"),
+        ),
+    ),
+    (
+        DownloadSource(
+            "url",
+            ("https://www.cis.fordham.edu/wisdm/includes/datasets/latest/WISDM_ar_latest.tar.gz",),
+            11_500_000,  # about: no byte of it is believed before its content was verified
+            {"WISDM_ar_v1.1/WISDM_ar_v1.1_transformed.arff": "wisdm.csv"},
+        ),
+    ),
+    "may be redistributed together with its readme",
+    "Kwapisz, Weiss, Moore: Activity recognition using cell phone accelerometers, SensorKDD 2010",
+)
+
+_SHAKESPEARE = DataSet(
+    "shakespeare",
+    "what 141 roles of Shakespeare's plays say (tiny Shakespeare)",
+    (40,),
+    19_473,
+    4_870,
+    (
+        Content(
+            "shakespeare.txt",
+            1_115_394,
+            "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+            aliases=("shakespeare-tiny.txt", "tinyshakespeare.txt", "input.txt"),
+        ),
+    ),
+    (
+        DownloadSource(
+            "url",
+            ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
+            1_115_394,
+            {
+                "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt": (
+                    "shakespeare.txt"
+                )
+            },
+        ),
+    ),
+    "public-domain text",
+    "Karpathy: The unreasonable effectiveness of recurrent neural networks, 2015 (tiny Shakespeare)",
+)
+
+_HOSPITALS = {
+    "cleveland": (11_015, "e5e60d392669dfe29661cb8bc9d6136f878bcbe335efc53b86fae72c454f3f97"),
+    "hungarian": (9_561, "1506f92f81c49064090d325d282a6caf833d8b8e8add51b3523276d9c7c514ef"),
+    "switzerland": (3_938, "cb90fcc1e5ba63b65f18f95cd5555ad6c1af67394d5ffdefd3e128813b3305cc"),
+    "va": (6_119, "4763e816b12ddc48698291e2ba0e32665b65655557967dcc0b351a79dcfbcbea"),
+}
+HOSPITALS = tuple(_HOSPITALS)
+"""The four hospitals of the heart disease data."""
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/processed.{}.data"
+_HEART = DataSet(
+    "heart-disease",
+    "patients of four hospitals, 13 features with missing values: is there heart disease?",
+    (13,),
+    735,
+    185,
+    tuple(
+        Content(f"{name}.csv", size, digest, "heart", (f"processed.{name}.data", f"heart-{name}.csv"))
+        for name, (size, digest) in _HOSPITALS.items()
+    ),
+    (
+        DownloadSource(
+            "url",
+            tuple(_UCI.format(name) for name in HOSPITALS),
+            44_000,  # about
+            {_UCI.format(name): f"{name}.csv" for name in HOSPITALS},
+        ),
+        DownloadSource(
+            "url",
+            ("https://archive.ics.uci.edu/static/public/45/heart+disease.zip",),
+            200_000,  # about
+            {f"processed.{name}.data": f"{name}.csv" for name in HOSPITALS},
+        ),
+    ),
+    "CC BY 4.0",
+    "Janosi, Steinbrunn, Pfisterer, Detrano: Heart Disease, UCI Machine Learning Repository, 1989",
+)
+
+DATA_SETS = {
+    entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _CIFAR10, _DEVICE_SPEEDS, _WISDM, _SHAKESPEARE, _HEART)
+}
