@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def pooled(task: Task) -> Task:
     return replace(task, name=name, train=together(task.train), test=together(task.test), groups=alone, client_names=())
 
 
-def accuracy(task: Task, seed: int, rounds: int, **options: object) -> float:
+def accuracy(task: Task, seed: int, rounds: int, **options: Any) -> float:
     everyone = fs.Bernoulli(np.ones(task.num_clients))
     every = max(1, rounds // 30)
     run = fs.simulate(
@@ -65,7 +66,7 @@ def accuracy(task: Task, seed: int, rounds: int, **options: object) -> float:
         objective=False,
         progress=False,
         **options,
-    )  # type: ignore[arg-type]
+    )
     return run.tail("accuracy")
 
 

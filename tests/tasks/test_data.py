@@ -187,7 +187,7 @@ def test_unknown_names_list_near_matches() -> None:
         data.load("mnits")
     with pytest.raises(UnknownName, match="did you mean cifar10"):
         data.fetch("cifar-10")
-    with pytest.raises(UnknownName, match="known: cifar10, device-speeds, digits, fashion-mnist, mnist"):
+    with pytest.raises(UnknownName, match="known: cifar10, device-speeds, digits, fashion-mnist, heart-disease, mnist"):
         data.where("x")
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import fedstale as fs
 from fedstale.checks import InvalidInput
 from fedstale.tasks import adapters, data, forms, make, natural
 from fedstale.tasks.download import SourceFailed
-from fedstale.tasks.sources import Content
+from fedstale.tasks.sources import DATA_SETS, HOSPITALS, Content
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 real = pytest.mark.skipif(not (SHARED / "wisdm-transformed.arff").is_file(), reason=f"the data are not in {SHARED}")
@@ -57,15 +58,13 @@ def test_one_content_in_several_forms() -> None:
 
 
 def test_hospitals_with_gaps() -> None:
-    rng = np.random.default_rng(0)
     lines = "".join(f"50,1,{k % 4},?,{0 if k % 2 else 200},1,0,{100 + k},0,1,?,?,?,{k % 5}\n" for k in range(10))
-    files = {f"{name}.csv": forms.heart(lines.encode()) for name in natural.HOSPITALS}
+    files = {f"{name}.csv": forms.heart(lines.encode()) for name in HOSPITALS}
     train, test, names = natural.read_heart(files)
-    assert names == natural.HOSPITALS
+    assert names == HOSPITALS
     assert set(train.y.tolist()) == {0, 1}
     assert torch.isfinite(train.x).all()
     assert (train.x[:, 4] == 0).all()  # a cholesterol of 0 was not measured, and 200 is the mean
-    assert rng is not None
     assert test.sizes.tolist() == [2] * 4
 
 
@@ -82,11 +81,11 @@ def test_roles_and_their_next_characters() -> None:
 
 def test_a_folder_of_files_is_verified_and_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = forms.wisdm(ARFF)
-    entry = data.DATA_SETS["wisdm"]
+    entry = DATA_SETS["wisdm"]
     content = Content("wisdm.csv", len(kept), hashlib.sha256(kept).hexdigest(), "wisdm", entry.files[0].aliases)
     from dataclasses import replace
 
-    monkeypatch.setitem(data.DATA_SETS, "wisdm", replace(entry, files=(content,)))
+    monkeypatch.setitem(DATA_SETS, "wisdm", replace(entry, files=(content,)))
     monkeypatch.setenv("FEDSTALE_DATA", str(tmp_path / "cache"))
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -157,7 +156,7 @@ class Partitioner:
 
 
 def test_partitioners_and_columns() -> None:
-    model = lambda: fs.tasks.scores.nn.Sequential(fs.tasks.scores.nn.Flatten(), fs.tasks.scores.nn.Linear(4, 3))  # noqa: E731
+    model = lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 3))  # noqa: E731
     task = adapters.from_partitions(Partitioner(), model, functional.cross_entropy, transform=lambda x: x / 255)
     assert task.train.sizes.tolist() == [16] * 3
     assert fs.simulate(task, rounds=2, p_min=1.0).final("accuracy") >= 0
@@ -172,7 +171,7 @@ def test_partitioners_and_columns() -> None:
 def test_the_real_files(name: str, clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSTALE_DATA", os.fspath(SHARED))
     task = make(name)
-    entry = data.DATA_SETS[name]
+    entry = DATA_SETS[name]
     assert task.num_clients == clients
     assert (task.train.num_samples, task.test.num_samples) == (entry.train, entry.test)
     if name != "shakespeare":

@@ -124,8 +124,10 @@ def standardised(x: NDArray[np.float64], y: NDArray[np.int64], owners: NDArray[n
     names, index = np.unique(owners, return_inverse=True)
     train, test = arrays.held_out(index, len(names), _HELD_OUT, seed=0)
     known = x[train]
-    mean = np.nan_to_num(np.nanmean(known, axis=0))
-    deviation = np.nan_to_num(np.nanstd(known, axis=0))
+    there = np.isfinite(known)
+    count = np.maximum(there.sum(axis=0), 1)  # of a column that nobody has: everything is missing
+    mean = np.where(there, known, 0.0).sum(axis=0) / count
+    deviation = np.sqrt(np.where(there, (known - mean) ** 2, 0.0).sum(axis=0) / count)
     ready = torch.from_numpy(np.nan_to_num((x - mean) / np.where(deviation > 0, deviation, 1.0)).astype(np.float32))
     classes = torch.from_numpy(y.astype(np.int64))
     both = (arrays.by_client(ready, classes, index, len(names), rows) for rows in (train, test))
