@@ -176,12 +176,12 @@ def fetch(name: str, *, source: str | Path | None = None, progress: bool | Repor
     damaged = [file for file in lacking if (folder / file).exists()]
     failures = [f"{', '.join(damaged)} in the cache: wrong SHA-256"] if damaged else []
     with _display(progress) as report:
-        for source in _allowed(entry):
+        for site in _allowed(entry):
             try:
-                _fetch_from(entry, source, folder, report)
+                _fetch_from(entry, site, folder, report)
                 return folder
             except SourceFailed as failure:
-                failures.append(f"{source.label}: {failure}")
+                failures.append(f"{site.label}: {failure}")
     # Nothing goes on more than one line, whatever the clients said.
     reasons = "; ".join(" ".join(line.split()) for line in failures)
     names = ", ".join(file.name for file in entry.files)
