@@ -24,20 +24,20 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 real = pytest.mark.skipif(not (SHARED / "wisdm-transformed.arff").is_file(), reason=f"the data are not in {SHARED}")
 
 HEAD = '@relation r\n@attribute "UNIQUE_ID" numeric\n' + "".join(
-    f'@attribute "{name}" numeric\n' for name in ("user", *forms.WISDM_FEATURES)
+    f'@attribute "{name}" numeric\n' for name in ("user", *forms._WISDM_FEATURES)
 )
 ARFF = (
     HEAD
     + "@attribute class\n@data\n"
     + "".join(
-        f"{k},{k % 3 + 1},{','.join(str(round(k * j / 7, 2)) for j in range(42))},?,{natural.ACTIVITIES[k % 6]}\n"
+        f"{k},{k % 3 + 1},{','.join(str(round(k * j / 7, 2)) for j in range(42))},?,{natural._ACTIVITIES[k % 6]}\n"
         for k in range(30)
     )
 ).encode()
 
 
 def test_wisdm_is_read_by_person() -> None:
-    train, test, names = natural.read_wisdm({"wisdm.csv": forms.wisdm(ARFF)})
+    train, test, names = natural._read_wisdm({"wisdm.csv": forms.wisdm(ARFF)})
     assert names == ("person 1", "person 2", "person 3")
     assert (train.sizes + test.sizes).tolist() == [10, 10, 10]
     assert train.x.shape[1] == 43
@@ -48,7 +48,7 @@ def test_wisdm_is_read_by_person() -> None:
 
 def test_one_content_in_several_forms() -> None:
     plain = forms.heart(b"63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,?,6.0,0\n")
-    other = forms.heart(f"{','.join(forms.HEART_FEATURES)},target\n63,1,1,145,233,1,2,150,0,2.3,3,,6,0".encode())
+    other = forms.heart(f"{','.join(forms._HEART_FEATURES)},target\n63,1,1,145,233,1,2,150,0,2.3,3,,6,0".encode())
     assert plain == other
     for wrong in (b"1,2,3\n", b"a" * 14, b"\xff\xfe", b"x," * 13 + b"1\n"):
         with pytest.raises(SourceFailed):
@@ -60,7 +60,7 @@ def test_one_content_in_several_forms() -> None:
 def test_hospitals_with_gaps() -> None:
     lines = "".join(f"50,1,{k % 4},?,{0 if k % 2 else 200},1,0,{100 + k},0,1,?,?,?,{k % 5}\n" for k in range(10))
     files = {f"{name}.csv": forms.heart(lines.encode()) for name in HOSPITALS}
-    train, test, names = natural.read_heart(files)
+    train, test, names = natural._read_heart(files)
     assert names == HOSPITALS
     assert set(train.y.tolist()) == {0, 1}
     assert torch.isfinite(train.x).all()
@@ -72,7 +72,7 @@ def test_roles_and_their_next_characters() -> None:
     text = "ANN:\n" + "to be " * 30 + "\n\nBOB:\nno\n\nANN:\n" + "or not " * 20 + "\n"
     assert list(natural.roles(text, 100)) == ["ANN"]
     long = "ANN:\n" + "to be or not " * 100 + "\n\nEVE:\n" + "all the world " * 90 + "\n"
-    train, test, names = natural.read_shakespeare({"shakespeare.txt": long.encode()})
+    train, test, names = natural._read_shakespeare({"shakespeare.txt": long.encode()})
     assert names == ("ANN", "EVE")
     assert train.x.dtype == torch.int64
     assert torch.equal(train.x[:, 1:], train.y[:, :-1])

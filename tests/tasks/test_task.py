@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from fedstale.checks import InvalidInput, UnknownName
 from fedstale.tasks import ClientData, Task, data, make, names
-from fedstale.tasks.catalogue import IMAGES, TASKS
+from fedstale.tasks.catalogue import _IMAGES, TASKS
 from fedstale.tasks.defaults import ALIASES
 
 SHAPES = {entry.name: entry.shape for entry in data.available()}
@@ -35,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("name", sorted(IMAGES))
+@pytest.mark.parametrize("name", sorted(_IMAGES))
 def test_every_task_can_be_made_and_its_model_fits_its_data(name: str) -> None:
     task = make(name, num_clients=6, share=0.5)
     assert task.name == name

@@ -178,7 +178,8 @@ class Settings(BaseModel):
             return given
         if given.get("rule") is None:  # β is the weight of FedStale: who gives one alone means that rule
             given = {**given, "rule": rules.DEFAULT if given.get("beta") is None else "fedstale"}
-        if (own := CLIENTS.get(full_name(given.get("task")))) is not None:  # a natural federation
+        task = full_name(given.get("task"))
+        if isinstance(task, str) and (own := CLIENTS.get(task)) is not None:  # a natural federation
             if given.get("num_clients", own) != own:
                 raise fail(
                     "num_clients", given["num_clients"], f"{given['task']} has {own} clients, with their own data"

@@ -14,7 +14,8 @@ from .names import names
 from .quadratic import Quadratic
 
 if TYPE_CHECKING:
-    from . import adapters, scores
+    from . import scores
+    from .adapters import from_hugging_face, from_partitions
     from .catalogue import make
     from .client_data import ClientData
     from .leaf import femnist
@@ -28,9 +29,10 @@ __all__ = [
     "Quadratic",
     "Task",
     "accuracy",
-    "adapters",
     "data",
     "femnist",
+    "from_hugging_face",
+    "from_partitions",
     "label_swap",
     "make",
     "mean_absolute_error",
@@ -50,7 +52,7 @@ __getattr__, __dir__ = lazy(
         "Task": "task",
         **dict.fromkeys(("accuracy", "mean_absolute_error", "sequence_cross_entropy"), "scores"),
         **dict.fromkeys(("MappedData", "open_clients", "write_clients"), "mapped"),
-        "adapters": "adapters",
+        **dict.fromkeys(("from_hugging_face", "from_partitions"), "adapters"),
         "femnist": "leaf",
         "scores": "scores",
     },

@@ -64,7 +64,7 @@ _CIFAR10 = partial(
     _Recipe, "cifar10", mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), share=0.2, swap_pair=(2, 6)
 )
 
-IMAGES: dict[str, _Recipe] = {
+_IMAGES: dict[str, _Recipe] = {
     "digits-mlp": _DIGITS(partial(models.mlp, 64), default_lr=RATES["digits-mlp"], lr_grid=_DIGITS_GRID),
     "digits-cnn": _DIGITS(models.digits_cnn, default_lr=RATES["digits-cnn"], lr_grid=_DIGITS_GRID),
     "mnist-logistic": _MNIST(partial(models.logistic, 784), default_lr=RATES["mnist-logistic"], lr_grid=_MNIST_GRID),
@@ -74,7 +74,7 @@ IMAGES: dict[str, _Recipe] = {
     "cifar10-cnn": _CIFAR10(models.cifar_cnn, default_lr=RATES["cifar10-cnn"], lr_grid=_PAPER_GRID),
 }
 """The tasks whose samples are shared out among the clients."""
-TASKS: dict[str, _Recipe | NaturalRecipe] = {**IMAGES, **NATURAL}
+TASKS: dict[str, _Recipe | NaturalRecipe] = {**_IMAGES, **NATURAL}
 
 
 def make(

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from .download import SourceFailed
 
-HEART_FEATURES = (
+_HEART_FEATURES = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
 )
 """The thirteen features of the heart disease data, in the order of its files; the fourteenth column is `target`."""
-WISDM_FEATURES = (
+_WISDM_FEATURES = (
     *(f"{axis}{k}" for axis in "XYZ" for k in range(10)),
     *(f"{axis}{kind}" for kind in ("AVG", "PEAK", "ABSOLDEV", "STANDDEV") for axis in "XYZ"),
     "RESULTANT",
@@ -32,7 +32,7 @@ def heart(data: bytes) -> bytes:
     lines = [line.split(",") for line in _text(data).splitlines() if line.strip()]
     if lines and lines[0][0].strip().lower() == "age":
         lines = lines[1:]
-    return _table((*HEART_FEATURES, "target"), [_numbers(line, 14) for line in lines])
+    return _table((*_HEART_FEATURES, "target"), [_numbers(line, 14) for line in lines])
 
 
 def wisdm(data: bytes) -> bytes:
@@ -42,11 +42,11 @@ def wisdm(data: bytes) -> bytes:
     if not mark:
         raise SourceFailed("it is no ARFF file: there is no @data")
     names = [line.split()[1].strip('"') for line in head.splitlines() if line.lower().startswith("@attribute")]
-    if names[1:-1] != ["user", *WISDM_FEATURES]:
+    if names[1:-1] != ["user", *_WISDM_FEATURES]:
         raise SourceFailed("its attributes are not those of WISDM's transformed data")
     lines = [line.split(",") for line in body.splitlines() if line.strip()]
     rows = [[*_numbers(line[1:-1], 44), line[-1].strip().strip('"')] for line in lines]
-    return _table(("user", *WISDM_FEATURES, "activity"), rows)
+    return _table(("user", *_WISDM_FEATURES, "activity"), rows)
 
 
 FORMS: dict[str, Callable[[bytes], bytes]] = {"raw": raw, "heart": heart, "wisdm": wisdm}

@@ -31,9 +31,9 @@ from .sources import HOSPITALS
 from .task import Task
 
 _HELD_OUT = 0.2
-ACTIVITIES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
+_ACTIVITIES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
 """The classes of WISDM."""
-LETTERS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_LETTERS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """The 65 characters of tiny Shakespeare."""
 _WINDOW = 40
 """Characters that the model is shown at once."""
@@ -60,6 +60,11 @@ class NaturalRecipe:
     local_steps: int = 5
 
     @property
+    def default_lr(self) -> float:
+        """η_c where none is given."""
+        return RATES[self.name]
+
+    @property
     def plain(self) -> bool:
         """Whether it is classification by cross-entropy and SGD, which sweeps know to do in lock-step."""
         return self.num_classes is not None and is_cross_entropy(self.loss) and self.optimizer == "sgd"
@@ -80,7 +85,7 @@ class NaturalRecipe:
             loss=self.loss,
             num_classes=self.num_classes,
             groups=second,
-            default_lr=RATES[self.name],
+            default_lr=self.default_lr,
             lr_grid=self.lr_grid,
             batch_size=self.batch_size,
             local_steps=self.local_steps,
@@ -91,16 +96,16 @@ class NaturalRecipe:
         )
 
 
-def read_wisdm(files: _Files) -> _Splits:
+def _read_wisdm(files: _Files) -> _Splits:
     """Read the windows: 43 standardised features, six activities, one client per person."""
     rows = list(csv.reader(io.StringIO(files["wisdm.csv"].decode())))[1:]
     people = np.array([int(row[0]) for row in rows])
-    y = np.array([ACTIVITIES.index(row[-1]) for row in rows])
-    train, test, names = standardised(_numbers([row[1:-1] for row in rows]), y, people)
+    y = np.array([_ACTIVITIES.index(row[-1]) for row in rows])
+    train, test, names = _standardised(_numbers([row[1:-1] for row in rows]), y, people)
     return train, test, tuple(f"person {name}" for name in names)
 
 
-def read_heart(files: _Files) -> _Splits:
+def _read_heart(files: _Files) -> _Splits:
     """Read the patients: 13 standardised features, whether there is disease (`target` > 0), one client per hospital."""
     tables = [list(csv.reader(io.StringIO(files[f"{name}.csv"].decode())))[1:] for name in HOSPITALS]
     numbers = _numbers([row for table in tables for row in table])
@@ -108,7 +113,7 @@ def read_heart(files: _Files) -> _Splits:
     pressure, cholesterol = 3, 4
     for column in (pressure, cholesterol):  # nobody's is 0: it was not measured
         x[x[:, column] == 0, column] = np.nan
-    train, test, _ = standardised(x, y, np.repeat(np.arange(len(tables)), [len(table) for table in tables]))
+    train, test, _ = _standardised(x, y, np.repeat(np.arange(len(tables)), [len(table) for table in tables]))
     return train, test, HOSPITALS
 
 
@@ -116,7 +121,7 @@ def _numbers(rows: list[list[str]]) -> NDArray[np.float64]:
     return np.array([[float(value) if value else np.nan for value in row] for row in rows])
 
 
-def standardised(x: NDArray[np.float64], y: NDArray[np.int64], owners: NDArray[np.int64]) -> _Splits:
+def _standardised(x: NDArray[np.float64], y: NDArray[np.int64], owners: NDArray[np.int64]) -> _Splits:
     """Split a table by client; columns get mean 0 and deviation 1 over all training samples, missing values the mean.
 
     Means and deviations are sums over clients, which a federation can compute without showing anybody's samples.
@@ -148,10 +153,10 @@ def roles(text: str, shortest: int = _SHORTEST) -> dict[str, str]:
     return {speaker: speech for speaker, speech in joined.items() if len(speech) >= shortest}
 
 
-def read_shakespeare(files: _Files) -> _Splits:
+def _read_shakespeare(files: _Files) -> _Splits:
     """Read what the roles say: windows of 40 characters, and for each place the character after it."""
     place = np.full(128, -1, dtype=np.int64)
-    place[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
+    place[[ord(letter) for letter in _LETTERS]] = np.arange(len(_LETTERS))
     speakers = roles(files["shakespeare.txt"].decode("ascii"))
     train, test = [], []
     for speech in speakers.values():
@@ -173,21 +178,21 @@ def _sequences(clients: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Cl
 _WISDM = partial(
     NaturalRecipe,
     data="wisdm",
-    read=read_wisdm,
+    read=_read_wisdm,
     lr_grid=(1.0, 10**-0.5, 0.1, 10**-1.5, 0.01),
-    num_classes=len(ACTIVITIES),
+    num_classes=len(_ACTIVITIES),
     batch_size=32,
 )
 NATURAL: dict[str, NaturalRecipe] = {
     recipe.name: recipe
     for recipe in (
-        _WISDM("wisdm-mlp", model=partial(models.mlp, 43, 64, len(ACTIVITIES))),
-        _WISDM("wisdm-logistic", model=partial(models.logistic, 43, len(ACTIVITIES))),
+        _WISDM("wisdm-mlp", model=partial(models.mlp, 43, 64, len(_ACTIVITIES))),
+        _WISDM("wisdm-logistic", model=partial(models.logistic, 43, len(_ACTIVITIES))),
         NaturalRecipe(
             "shakespeare-gru",
             "shakespeare",
-            read_shakespeare,
-            partial(models.CharacterGRU, len(LETTERS)),
+            _read_shakespeare,
+            partial(models.CharacterGRU, len(_LETTERS)),
             lr_grid=(10**-1.5, 0.01, 10**-2.5, 1e-3, 10**-3.5),
             num_classes=None,
             batch_size=16,
@@ -198,7 +203,7 @@ NATURAL: dict[str, NaturalRecipe] = {
         NaturalRecipe(
             "heart-disease-logistic",
             "heart-disease",
-            read_heart,
+            _read_heart,
             partial(models.logistic, 13, 2),
             lr_grid=(1.0, 10**-0.5, 0.1, 10**-1.5, 0.01),
             num_classes=2,
