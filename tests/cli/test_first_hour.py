@@ -127,6 +127,20 @@ def test_the_help_of_sweep_lists_every_setting() -> None:
     assert not [name for name in Settings.model_fields if f"{name}:" not in shown]
 
 
+@pytest.mark.parametrize(("given", "said"), [((), "with --store"), (("--store", "s"), "the same command again")])
+def test_an_interrupted_comparison_says_what_is_kept(
+    given: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedstale.simulation.compare_settings", interrupted)
+    result = CliRunner().invoke(app, ["compare", "quadratic", *given])
+    assert said in result.stderr
+    assert result.exit_code == 130
+
+
 def test_one_name_for_one_thing() -> None:
     """`--out`, `-o` is a file everywhere, `--folder` a folder, `--num-clients` the number of clients."""
 

@@ -13,6 +13,7 @@ from ..terminal import make_console
 from . import complete
 from .names import known
 from .options import Json, Quiet, Target, Wide, print_json, say, task_of, with_settings
+from .sweep import say_on_interrupt
 
 _SETTING = {"p_min": 0.05, "swap": 0.6}
 """The default setting: the middle cell of the paper's grid, the fourth of its eight p_min and of its six swaps."""
@@ -65,7 +66,7 @@ def compare(
         settings = make_settings(**{"task": task_of(target), "lr": _LR.get(target), **_SETTING, **changes})
         asked = methods(rules)
     count = (1 if quick else 3) if seeds is None else seeds
-    with warnings.catch_warnings(record=True) as caught:
+    with say_on_interrupt(kept=store is not None), warnings.catch_warnings(record=True) as caught:
         progress = None if not (quiet or json) else False
         comparison = compare_settings(settings, asked, count, store=store, progress=progress)
     for note in dict.fromkeys(str(warning.message) for warning in caught):

@@ -180,12 +180,13 @@ def progress_bar(name: str, *, quiet: bool) -> Iterator[Callable[[SweepProgress]
 
 
 @contextmanager
-def say_on_interrupt() -> Iterator[None]:
-    """Say, on Ctrl-C, that nothing is lost."""
+def say_on_interrupt(*, kept: bool = True) -> Iterator[None]:
+    """Say, on Ctrl-C, that nothing is lost, or what would have to be given for that."""
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; run the same command again to continue", err=True)
+        what = "run the same command again to continue" if kept else "runs are kept, and go on, with --store FOLDER"
+        say(f"interrupted; {what}", err=True)
         raise
 
 
