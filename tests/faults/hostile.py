@@ -28,7 +28,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from numpy.random import Generator
 
 import fedstale as fs
-from fedstale.flower import FedStale, checkpoint_file
+from fedstale.flower import FedStale, RuleStrategy, TemperedFedStale, checkpoint_file
 from tests.everything import everything
 from tests.flower.grid import MemoryGrid, Model, Trainer, record
 
@@ -203,17 +203,19 @@ def sound(reply: Message) -> dict[str, Any] | None:
 class Pair:
     """The strategy that is attacked, and the one that is not."""
 
-    def __init__(self, seed: int = 0, folder: Path | None = None, **options: Any) -> None:
+    def __init__(
+        self, seed: int = 0, folder: Path | None = None, kind: type[RuleStrategy] = FedStale, **options: Any
+    ) -> None:
         self.folder = folder
         quiet: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0, "min_train_nodes": 0, "min_available_nodes": 0}
         # A reply that answers nothing would leave its node at work for one of the two only.
-        self.one, self.two = (FedStale(**quiet, late_for=0, **options) for _ in range(2))
+        self.one, self.two = (kind(**quiet, late_for=0, **options) for _ in range(2))
         self.models = [record(first_model()), record(first_model())]
         self.round, self.old, self.seed = 0, list[Message](), seed
         self.counts: Counter[str] = Counter()
         self.good: dict[int, RecordDict] = {}
 
-    def _replies(self, strategy: FedStale, number: int, bad: Callable[[Message], list[Message]]) -> None:
+    def _replies(self, strategy: RuleStrategy, number: int, bad: Callable[[Message], list[Message]]) -> None:
         grid = MemoryGrid({**GOOD, BAD: lambda _: None})
         grid.sent = [None] * (10 * self.round)  # type: ignore[list-item] # ids of messages are those of the round
         messages = list(strategy.configure_train(self.round, self.models[number], ConfigRecord(), grid))
@@ -321,13 +323,19 @@ def kind_of(reason: str) -> str:
     return next((kind for words, kind in KINDS.items() if words in reason), reason)
 
 
-def flower(mutations: int, seed: int = 0, every: int = 2000, pairs: type[Pair] = Pair) -> Counter[str]:
-    """Attack so many times; strategies start anew now and then, so that the crowd of new clients stays small."""
+def flower(
+    mutations: int,
+    seed: int = 0,
+    every: int = 2000,
+    pairs: type[Pair] = Pair,
+    kinds: tuple[type[RuleStrategy], ...] = (FedStale, TemperedFedStale),
+) -> Counter[str]:
+    """Attack so many times; strategies start anew now and then, in turn, so that new clients stay few."""
     counts: Counter[str] = Counter()
     with flower_task(logging.CRITICAL):
-        for start in range(0, mutations, every):
+        for turn, start in enumerate(range(0, mutations, every)):
             with TemporaryDirectory() as folder:
-                pair = pairs(seed + start, Path(folder))
+                pair = pairs(seed + start, Path(folder), kinds[turn % len(kinds)])
                 for _ in range(min(every, mutations - start)):
                     pair.attack()
                 pair.deep()

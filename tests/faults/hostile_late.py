@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from fedstale.flower import FedStale
+from fedstale.flower import FedStale, RuleStrategy
 from tests.flower.grid import MemoryGrid, record
 
 from .hostile import BAD, GOOD, Pair, kind_of, mutate, sound
@@ -34,16 +34,18 @@ class _Grid(MemoryGrid):
 class LatePair(Pair):
     """The strategy that is attacked by late replies, and the one that is not."""
 
-    def __init__(self, seed: int = 0, folder: Path | None = None, **options: Any) -> None:
-        super().__init__(seed, folder, **options)
+    def __init__(
+        self, seed: int = 0, folder: Path | None = None, kind: type[RuleStrategy] = FedStale, **options: Any
+    ) -> None:
+        super().__init__(seed, folder, kind, **options)
         quiet: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0, "min_train_nodes": 0, "min_available_nodes": 0}
-        self.one, self.two = (FedStale(**quiet, **options) for _ in range(2))
+        self.one, self.two = (kind(**quiet, **options) for _ in range(2))
         self.asked: list[Message | None] = [None, None]
         """The messages to which the node has not answered, of the two."""
         self.give_up = False
         """Whether what came answered nothing, so that the node is still at work: it fails in the next round."""
 
-    def _late_round(self, strategy: FedStale, number: int, late: list[Message]) -> None:
+    def _late_round(self, strategy: RuleStrategy, number: int, late: list[Message]) -> None:
         grid = _Grid(late)
         grid.sent = [None] * (10 * self.round)  # type: ignore[list-item]
         messages = list(strategy.configure_train(self.round, self.models[number], ConfigRecord(), grid))
