@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 NAMESPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LOOPBACK = ["bash", "-c", 'ip link set lo up; exec "$@"', "ns"]
 PORT = 8000
-TIMEOUT, LONGER = 100, 120
+TIMEOUT, LONGER = 45, 60
 """Seconds of a round, and of the training of a device that is too slow for it."""
 PATIENCE = 900.0  # seconds for anything: a round takes 10 s on an idle machine, and many times that on a busy one
 
@@ -360,7 +360,7 @@ def late(machine: Machine) -> dict[str, Any]:
     machine.superlink()
     for number in range(3):
         machine.supernode(number)
-    status = machine.finish(machine.run("late", num_server_rounds=8), "late")
+    status = machine.finish(machine.run("late", num_server_rounds=5), "late")
     return {"status": status, **machine.about("late"), **machine.story("late")}
 
 
