@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -76,7 +77,7 @@ class Federation:
             return np.asarray(np.asarray(self.sizes)[clients], dtype=np.float64)
         return np.ones(len(clients))
 
-    @property
+    @cached_property
     def total_mass(self) -> float:
         """Σ a_i, so that α_i = a_i / Σ a_j."""
         if isinstance(self.weights, np.ndarray):

@@ -103,7 +103,7 @@ def test_every_number_of_sixteen_bits_is_read_and_rounded_as_by_numpy(compiled: 
     bits = np.arange(1 << 16, dtype=np.uint16)
     wide = np.empty(1 << 16)
     with np.errstate(invalid="ignore"):
-        PRECISIONS[kind].load(bits.view(PRECISIONS[kind].dtype), wide)
+        PRECISIONS[kind].load(wide, bits.view(PRECISIONS[kind].dtype))
     finite = bits[np.isfinite(wide)]
     exact = np.sort(wide[np.isfinite(wide)])
     middle = (exact[1:] + exact[:-1]) / 2  # ties, and what is just beside them

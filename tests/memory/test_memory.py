@@ -48,7 +48,7 @@ def test_round_trip_is_within_half_a_unit(name: str) -> None:
     values = np.random.default_rng(0).normal(size=1000) * 10.0 ** np.random.default_rng(1).integers(-3, 4, 1000)
     stored, back = np.empty(1000, kind.dtype), np.empty(1000)
     kind.store(values, stored)
-    kind.load(stored, back)
+    kind.load(back, stored)
     bits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}[name]
     smallest = 2.0**-25 if name == "float16" else 0.0  # below 6e-5 float16 has a fixed spacing of 2⁻²⁴
     assert np.all(np.abs(back - values) <= np.maximum(np.abs(values) * 2.0**-bits, smallest))
@@ -65,7 +65,7 @@ def test_bfloat16_equals_torch() -> None:
     kind = precision("bfloat16")
     stored, back = np.empty(len(values), kind.dtype), np.empty(len(values))
     kind.store(values, stored)
-    kind.load(stored, back)
+    kind.load(back, stored)
     assert np.array_equal(back, torch.from_numpy(values).bfloat16().double().numpy())
 
 
@@ -74,7 +74,7 @@ def test_what_is_too_large_is_stored_as_the_largest_number(name: str) -> None:
     kind = precision(name)
     stored, back = np.empty(2, kind.dtype), np.empty(2)
     kind.store(np.array([1e300, -1e300]), stored)
-    kind.load(stored, back)
+    kind.load(back, stored)
     assert np.isfinite(back).all()
     assert back[0] > 6e4
     assert back[1] == -back[0]
@@ -100,7 +100,7 @@ def test_against_a_dictionary(where: str, tmp_path: Path) -> None:
         kept = np.empty_like(rows)
         stored = np.empty(rows.shape, memory.precision.dtype)
         memory.precision.store(rows, stored)
-        memory.precision.load(stored, kept)
+        memory.precision.load(kept, stored)
         plain.update({int(c): (m, row) for c, m, row in zip(who, masses, kept, strict=True)})
         expected = sum((m * row for m, row in plain.values()), np.zeros(D))
         assert memory.total == pytest.approx(expected, abs=1e-12)

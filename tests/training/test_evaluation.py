@@ -17,7 +17,7 @@ from .problems import MODELS, task
 def test_evaluation_is_what_a_plain_computation_gives(
     model: str, split: Any, clients: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedstale.training.sums._EVALUATION_BYTES", 3000)  # several batches
+    monkeypatch.setattr("fedstale.training.evaluation._EVALUATION_BYTES", 3000)  # several batches
     engine = make(task(MODELS[model], sizes=(40, 23, 31, 2)), LocalTraining(lr=0.1), engine="loop")
     result = engine.evaluate(engine.initial, clients=clients, split=split)
     ids = list(range(4)) if clients is None else clients

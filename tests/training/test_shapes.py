@@ -230,7 +230,7 @@ def test_regression_is_told_by_the_loss_of_groups_and_of_the_worst_clients() -> 
 
 
 def test_a_metric_that_is_one_number_is_the_clients_and_weighs_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstale.training.sums._EVALUATION_BYTES", 500)  # several pieces of a client
+    monkeypatch.setattr("fedstale.training.evaluation._EVALUATION_BYTES", 500)  # several pieces of a client
 
     def largest(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (outputs - y).abs().max()

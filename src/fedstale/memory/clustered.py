@@ -61,7 +61,7 @@ class Clustered(Compact):
         result = np.zeros((len(clients), columns.stop - columns.start))
         part = self.values[slots[known], columns]  # these columns only: whole rows would be copied for every block
         wide = np.empty(part.shape)
-        self.precision.load(part, wide)
+        self.precision.load(wide, part)
         result[known] = wide
         return result
 

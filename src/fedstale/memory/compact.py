@@ -75,7 +75,7 @@ class Compact(StaleMemory):
     def _load(self, stored: NDArray[Any], columns: slice) -> Float:
         part = stored[:, columns]
         wide = np.empty(part.shape)
-        self.precision.load(part, wide)
+        self.precision.load(wide, part)
         return wide
 
     def _sum(self, weights: Float, stored: NDArray[Any]) -> Float:

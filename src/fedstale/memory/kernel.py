@@ -166,7 +166,7 @@ def _exchange(
     count, length, out = len(fresh), len(total), sums.total
     np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
-    exact = mix.refresh is None and all(map(precision.keeps, {row.dtype for row in fresh}))
+    exact = mix.refresh is None and all(row.dtype in precision.exact for row in fresh)
     # Rows of a memory never overlap in part: one that shares memory with its target was computed there.
     there = [np.may_share_memory(row, slot) for row, slot in zip(fresh, target, strict=True)]
     u_weights, h_weights = np.stack([mix.fresh, mix.masses]), np.stack([mix.stale, old_masses])
@@ -181,7 +181,7 @@ def _exchange(
             raw[k] = 0 if old is None else old[columns]
             if exact and not there[i]:
                 np.copyto(target[i][columns], row)
-        precision.load(raw, h)
+        precision.load(h, raw)
         if not exact:
             precision.store(u if mix.refresh is None else refreshed(u, h, mix.refresh[some]), raw)
             for k, i in enumerate(range(some.start, some.stop)):
@@ -191,7 +191,7 @@ def _exchange(
             sums.inner[some] += _dots(u, h)
             sums.stale_sq[some] += _dots(h, h)
         if not exact:  # the total is over what was stored, not over what was sent
-            precision.load(raw, u)
+            precision.load(u, raw)
             moved[1] = _sums(u_weights[:, some], u)[1]
         moved -= _sums(h_weights[:, some], h)
         sums.mix[columns] += moved[0]
@@ -222,7 +222,7 @@ def exact_sums(
         row = buffer[: columns.stop - low]
         total, lost = np.zeros_like(row), np.zeros_like(row)
         for mass, stored in zip(masses.tolist(), rows, strict=True):
-            precision.load(stored[columns], row)
+            precision.load(row, stored[columns])
             row *= mass
             moved = total + row
             big = np.abs(total) >= np.abs(row)

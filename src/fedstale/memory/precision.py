@@ -6,6 +6,7 @@ whatever the rounding did (spec: unbiasedness does not depend on what is in the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,40 +17,41 @@ from ..checks import choose
 
 Row = NDArray[Any]
 
+_F16, _F32, _F64 = np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8")
 _BFLOAT16_MAX = np.float32(np.frombuffer(np.uint32(0x7F7F0000).tobytes(), dtype=np.float32)[0])
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A storage format for rows; the base class stores a NumPy float type as it is."""
+    """A storage format for rows; the base class stores a NumPy float type as it is.
+
+    Attributes
+    ----------
+    name, dtype
+        Of the format.
+    exact
+        The types whose values are stored without any rounding.
+    load
+        Widens stored values into a float array: load(array, stored).
+    """
 
     name: str
     dtype: np.dtype[Any]
-
-    def keeps(self, dtype: np.dtype[Any]) -> bool:
-        """Whether values of this dtype are stored without any rounding."""
-        return bool(np.can_cast(dtype, self.dtype, "safe"))
+    exact: frozenset[np.dtype[Any]]
+    load: Callable[[Row, Row], None] = np.copyto
 
     def store(self, values: Row, out: Row) -> None:
         """Round values into storage; what is beyond the format's range is stored as its largest number."""
-        if self.keeps(values.dtype):
+        if values.dtype in self.exact:
             np.copyto(out, values)
         else:
             limit = np.finfo(self.dtype).max
             np.copyto(out, np.clip(values, -limit, limit), casting="same_kind")
 
-    def load(self, stored: Row, out: Row) -> None:
-        """Widen stored values into a float array."""
-        np.copyto(out, stored)
-
 
 @dataclass(frozen=True)
 class _BFloat16(Precision):
     """The upper half of a float32 (NumPy has no bfloat16), rounded to nearest, ties to even."""
-
-    def keeps(self, dtype: np.dtype[Any]) -> bool:
-        """No NumPy float type fits into eight bits of mantissa."""
-        return False
 
     def store(self, values: Row, out: Row) -> None:
         """Round to nearest even: add half of what is cut off, then cut."""
@@ -57,16 +59,17 @@ class _BFloat16(Precision):
         bits = single.view(np.uint32)
         np.right_shift(bits + (((bits >> 16) & 1) + np.uint32(0x7FFF)), 16, out=out, casting="unsafe")
 
-    def load(self, stored: Row, out: Row) -> None:
-        """Put the stored half back into the upper half of a float32."""
-        np.copyto(out, (stored.astype(np.uint32) << 16).view(np.float32))
+
+def _load_bfloat16(out: Row, stored: Row) -> None:
+    """Put the stored half back into the upper half of a float32."""
+    np.copyto(out, (stored.astype(np.uint32) << 16).view(np.float32))
 
 
 PRECISIONS: dict[str, Precision] = {
-    "float64": Precision("float64", np.dtype("<f8")),
-    "float32": Precision("float32", np.dtype("<f4")),
-    "float16": Precision("float16", np.dtype("<f2")),
-    "bfloat16": _BFloat16("bfloat16", np.dtype("<u2")),
+    "float64": Precision("float64", _F64, frozenset({_F16, _F32, _F64})),
+    "float32": Precision("float32", _F32, frozenset({_F16, _F32})),
+    "float16": Precision("float16", _F16, frozenset({_F16})),
+    "bfloat16": _BFloat16("bfloat16", np.dtype("<u2"), frozenset(), _load_bfloat16),  # eight bits of mantissa
 }
 
 

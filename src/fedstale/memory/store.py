@@ -83,7 +83,7 @@ class Memory(StaleMemory):
         result = np.zeros((len(ids), self.num_params))
         for k, client in enumerate(ids):
             if self.slots[client] >= 0:
-                self.precision.load(self._rows.row(int(self.slots[client])), result[k])
+                self.precision.load(result[k], self._rows.row(int(self.slots[client])))
         return result
 
     def entries(self, clients: Ints, columns: Ints) -> Float:
@@ -92,7 +92,7 @@ class Memory(StaleMemory):
         result = np.zeros((len(clients), len(columns)))
         for k, slot in enumerate(self.slots[clients]):
             if slot >= 0:
-                self.precision.load(self._rows.row(int(slot))[columns], result[k])
+                self.precision.load(result[k], self._rows.row(int(slot))[columns])
         return result
 
     def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
@@ -121,7 +121,7 @@ class Memory(StaleMemory):
         write over them, and must not be kept (a view keeps a file mapped). None if rows are stored in another dtype.
         """
         self._borrowed = {}
-        if not self.precision.keeps(dtype) or self.precision.dtype != dtype:
+        if dtype not in self.precision.exact or self.precision.dtype != dtype:
             return None
         self._rows.check()
         slots = self._spare(count)
@@ -357,7 +357,7 @@ class _RowExchange(PreparedExchange):
         """Let the new rows count with these masses, for a rule that knows them only after the sums."""
         row = np.empty(self._memory.num_params)
         for slot, change in zip(self._target, masses - self._masses, strict=True):
-            self._memory.precision.load(self._memory._rows.row(slot), row)
+            self._memory.precision.load(row, self._memory._rows.row(slot))
             self.sums.total += change * row
         self._masses = masses
 

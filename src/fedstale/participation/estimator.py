@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -124,10 +125,14 @@ class Estimator(ABC):
     @abstractmethod
     def _count(self, state: EstimatorState, ids: Ints) -> None: ...
 
+    @cached_property
+    def _kinds(self) -> dict[str, np.dtype[Any]]:
+        """The columns of a state and what they hold."""
+        return {name: column.dtype for name, column in self._columns(0, 0).items()}
+
     def _check(self, state: EstimatorState) -> None:
-        wanted = {name: column.dtype for name, column in self._columns(0, 0).items()}
-        if {name: column.dtype for name, column in state.columns.items()} != wanted:
-            allowed = f"a state of {type(self).__name__} has the columns {sorted(wanted)}"
+        if {name: column.dtype for name, column in state.columns.items()} != self._kinds:
+            allowed = f"a state of {type(self).__name__} has the columns {sorted(self._kinds)}"
             raise fail("state", sorted(state.columns), allowed)
 
 

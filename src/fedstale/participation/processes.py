@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -153,7 +154,7 @@ class _FixedMarginals(Process):
         if self.labels is not None:
             object.__setattr__(self, "labels", _group_labels("labels", self.labels, p.size))
 
-    @property
+    @cached_property
     def _p(self) -> Float:
         return np.asarray(self.p)
 

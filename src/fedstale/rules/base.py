@@ -7,7 +7,7 @@ A rule is a frozen dataclass of hyper-parameters. All that it remembers is in th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -182,28 +182,24 @@ class Rule(ABC):
         model = _model_of(state)
         delta = self.combine(state, round)
         moved = np.asarray(delta)
-        for piece in _pieces(len(moved)):
-            np.subtract(model[piece], self.server_lr * moved[piece], out=model[piece], casting="same_kind")
+        for low in range(0, len(moved), _PIECE):  # pieces that stay in the cache: η_s Δ is not made whole
+            piece = model[low : low + _PIECE]
+            np.subtract(piece, self.server_lr * moved[low : low + _PIECE], out=piece, casting="same_kind")
         return delta
 
     def advance(self, state: State, round: Round) -> None:
         """Do what `step` does, for large models: Δ in the updates' dtype is not made whole, and not returned."""
         model = _model_of(state)
         delta = self._combined(state, round)
-        for piece in _pieces(len(delta)):
-            moved = cast_like(delta[piece], round.updates)
-            np.subtract(model[piece], self.server_lr * np.asarray(moved), out=model[piece], casting="same_kind")
+        for low in range(0, len(delta), _PIECE):
+            piece, moved = model[low : low + _PIECE], cast_like(delta[low : low + _PIECE], round.updates)
+            np.subtract(piece, self.server_lr * np.asarray(moved), out=piece, casting="same_kind")
 
 
 def _model_of(state: State) -> NDArray[Any]:
     if state.model is None:
         raise fail("model", None, "step needs a model: pass model=w to init")
     return state.model
-
-
-def _pieces(length: int) -> Iterator[slice]:
-    """Cut a vector into pieces that stay in the cache: η_s Δ of a large model is not made whole."""
-    return (slice(low, low + _PIECE) for low in range(0, length, _PIECE))
 
 
 def refuse_non_finite(round: CheckedRound, mix: Float) -> None:

@@ -84,7 +84,7 @@ class RoundsInMemory:
 
     def add(self, record: Record) -> None:
         """Take a round; rounds come one after the other."""
-        position = len(self)
+        position = len(self._ends) - 1
         if position == 0:
             self._first = record.round
         for name, value in record.metrics.items():

@@ -206,7 +206,8 @@ class Simulation:
             self.between_rounds = state.round == t  # a rule refuses a round before it changes anything
             raise
         self.estimator.observe(state.estimator, clients, t)
-        self._after_round(trained, clients)
+        if hasattr(self.trainer, "after_round"):  # one that keeps something of its clients: running means of a model
+            self.trainer.after_round(trained, clients)
         metrics |= self._after_step()
         metrics["update_norm"] = float(np.linalg.norm(delta))
         metrics |= state.report
@@ -275,12 +276,6 @@ class Simulation:
             second_pass = self.trainer.updates(self.model, clients, t, local)
         steps, lr = self.trainer.steps_and_lr(clients, t)
         return Round(t, clients, updates, probabilities=p, steps=steps, lr=lr, second_pass=second_pass)
-
-    def _after_round(self, trained: Ints, kept: Ints) -> None:
-        """Let a trainer that keeps something of its clients (running means of a model) take it into the state."""
-        take = getattr(self.trainer, "after_round", None)
-        if take is not None:
-            take(trained, kept)
 
     def _screened(self, round: Round) -> Round:
         """Leave out who sent something that cannot be used: the round of those who did not."""

@@ -87,7 +87,9 @@ class EngineTrainer:
         from ..training.local import steps_of
 
         training = self.engine.setup.training
-        return steps_of(training, _counts(self.task.train.offsets, clients)).astype(np.float64), training.rate(round)
+        offsets = self.task.train.offsets
+        steps = steps_of(training, offsets[clients + 1] - offsets[clients])  # not of all: there may be many
+        return steps.astype(np.float64), training.rate(round)
 
     def gradients(self, model: NDArray[Any]) -> Float:
         """One step of rate 1 on all samples of a client, client by client; weight decay is part of the objective."""
@@ -169,11 +171,6 @@ class QuadraticTrainer:
     def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """How far the loss is above its minimum."""
         return EvaluationMetrics({"excess_loss": float(self.problem.excess(model))})
-
-
-def _counts(offsets: Ints, clients: Ints) -> Ints:
-    """Samples n_i of some clients: a round does not look at all others."""
-    return np.asarray(offsets[clients + 1] - offsets[clients])
 
 
 def _single_batch(batches: Batches) -> Batches:

@@ -15,13 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from ..buffers import Buffers
-from ..checks import choose, client_ids, fail, number, positive_int, vector
+from ..checks import client_ids, fail, number, positive_int, unknown, vector
 from .descent import Descent
-from .evaluation import Evaluation, rows_of
+from .evaluation import Evaluation, client_sums, rows_of
 from .layout import Floats, unflatten, write_buffers
 from .local import Batches, draw
 from .setup import TrainingSetup
-from .sums import client_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +237,9 @@ class Engine(ABC):
             "test" or "train".
         """
         setup = self.setup
-        data = choose("split", split, {"test": setup.test, "train": setup.train})
+        if split not in ("test", "train"):
+            raise unknown("split", split, ("test", "train"))
+        data = setup.test if split == "test" else setup.train
         number_of = setup.num_clients
         ids = np.arange(number_of) if clients is None else client_ids("clients", clients, number_of)
         rows, bounds = rows_of(data.offsets, ids)

@@ -1,23 +1,34 @@
-"""How good a model is on every client's own data (Section 5.1: accuracy over all clients' test splits, by size)."""
+"""How good a model is on every client's own data (Section 5.1: accuracy over all clients' test splits, by size).
+
+The forward passes are large batches, shared out among the threads. What is known sample by sample is summed as it
+comes: no output is kept.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ..buffers import Buffers
 from ..checks import Float, fail
 from ..federation import Ints
 from ..tasks.client_data import Values, single, tensors
-from ..tasks.scores import Metric, of_each_sample
+from ..tasks.scores import Metric, as_float, call, of_each_sample
 from ..tasks.task import Task
+
+if TYPE_CHECKING:
+    from .prepare import ResidentModel
+    from .setup import Samples, TrainingSetup
 
 _LOSS = "loss"
 _ACCURACY = "accuracy"
+_EVALUATION_BYTES = 32 * 2**20
+"""Activations of one evaluation batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +58,12 @@ class Evaluation:
     @property
     def correct(self) -> Ints:
         """How many samples were classified correctly; none where the task has no accuracy."""
-        return np.rint(self._sums(_ACCURACY)).astype(np.int64)
+        return np.rint(self.scores.get(_ACCURACY, np.zeros(len(self.clients)))).astype(np.int64)
 
     @property
     def accuracy(self) -> float:
         """The share of all samples that was classified correctly: clients count by their size. NaN without samples."""
-        return float(_ratio(self._sums(_ACCURACY).sum(), self.counts.sum())) if _ACCURACY in self.scores else np.nan
+        return float(_ratio(self.scores[_ACCURACY].sum(), self.counts.sum())) if _ACCURACY in self.scores else np.nan
 
     @property
     def loss(self) -> float:
@@ -62,7 +73,7 @@ class Evaluation:
     @property
     def client_accuracies(self) -> Float:
         """The accuracy on each client's samples; NaN for a client without any."""
-        return _ratio(self._sums(_ACCURACY), self.counts)
+        return _ratio(self.scores.get(_ACCURACY, np.zeros(len(self.clients))), self.counts)
 
     @property
     def client_losses(self) -> Float:
@@ -75,24 +86,21 @@ class Evaluation:
         "accuracy_worst_decile" is the mean over the tenth of the clients (at least one) for whom the model is worst.
         Where a task has no accuracy, groups and the worst clients are told by the loss.
         """
-        rest = {name: float(_ratio(sums.sum(), self.counts.sum())) for name, sums in self.scores.items()}
+        all_sums = {**self.scores, "test_loss": self.losses}
+        rest = {name: float(_ratio(sums.sum(), self.counts.sum())) for name, sums in all_sums.items()}
         if _ACCURACY in self.scores:
-            whole = {_ACCURACY: rest.pop(_ACCURACY), "test_loss": self.loss}
-            name, sums, each = _ACCURACY, self._sums(_ACCURACY), self.client_accuracies
+            whole = {_ACCURACY: rest.pop(_ACCURACY), "test_loss": rest.pop("test_loss")}
+            name, sums, each = _ACCURACY, self.scores[_ACCURACY], self.client_accuracies
         else:
-            whole = {"test_loss": self.loss}
+            whole = {"test_loss": rest.pop("test_loss")}
             name, sums, each = "test_loss", self.losses, -self.client_losses
-        groups = {f"{name}_group{group}": value for group, value in self._by_group(sums).items()}
+        groups = {}
+        for group in np.unique(self.groups):
+            who = self.groups == group
+            groups[f"{name}_group{group}"] = float(_ratio(sums[who].sum(), self.counts[who].sum()))
         tested = np.sort(each[np.isfinite(each)])
         worst = abs(float(tested[: -(-len(tested) // 10)].mean())) if len(tested) else float("nan")
         return {**whole, **groups, f"{name}_worst_decile": worst, **rest}
-
-    def _sums(self, metric: str) -> Float:
-        return self.scores.get(metric, np.zeros(len(self.clients)))
-
-    def _by_group(self, sums: Float) -> dict[int, float]:
-        members = {int(group): self.groups == group for group in np.unique(self.groups)}
-        return {group: float(_ratio(sums[who].sum(), self.counts[who].sum())) for group, who in members.items()}
 
 
 class Scoring:
@@ -110,6 +118,8 @@ class Scoring:
     by_sample
         Whether all of them are known sample by sample; otherwise they are evaluated client by client, as only their
         means are known.
+    names
+        The loss, then the metrics.
     """
 
     def __init__(self, task: Task, outputs: Any) -> None:
@@ -121,6 +131,7 @@ class Scoring:
         loss = of_each_sample(task.loss, classes=classes)
         self.by_sample = loss is not None
         self._scores: dict[str, Metric] = {_LOSS: loss or task.loss, **task.metrics}
+        self.names = tuple(self._scores)
         first = {name: t[:2] for name, t in tensors(task.train.y).items()}
         few = first.get("", first)
         for name, metric in task.metrics.items():
@@ -132,11 +143,6 @@ class Scoring:
                 raise fail("metrics", name, f"cannot be computed: {reason}") from error
             per_sample = value.ndim > 0 and len(value) == len(next(iter(first.values())))
             self.by_sample = self.by_sample and per_sample
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The loss, then the metrics."""
-        return tuple(self._scores)
 
     def of_samples(self, outputs: Any, y: Values, count: int) -> Float:
         """Return the values of each sample, shape (scores, count)."""
@@ -152,6 +158,70 @@ class Scoring:
 
 def _not_negative(values: Values) -> bool:
     return all(not t.numel() or t.dtype == torch.bool or int(t.min()) >= 0 for t in tensors(values).values())
+
+
+def client_sums(
+    setup: TrainingSetup, weights: list[Tensor], buffers: Buffers, data: Samples, rows: Ints, bounds: Ints
+) -> Float:
+    """Return the sums over each client's samples, shape (scores, clients).
+
+    Parameters
+    ----------
+    setup
+        The task, ready.
+    weights, buffers
+        Of the model, one view per parameter.
+    data
+        The split.
+    rows, bounds
+        The samples: those of client j are rows[bounds[j]:bounds[j+1]].
+    """
+    kept = {name: torch.from_numpy(np.array(buffer)) for name, buffer in buffers.items()}
+    everything = torch.from_numpy(rows).to(setup.device)
+    # Rows in one piece: slices of them are views, rows that are picked would be copies.
+    first = int(rows[0]) if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all() else None
+    step = max(1, _EVALUATION_BYTES // (4 * setup.activations))
+    scoring, clients = setup.scoring, len(bounds) - 1
+
+    def ready(resident: ResidentModel) -> None:
+        torch._foreach_copy_(resident.weights, weights)
+        for name, buffer in kept.items():
+            resident.buffers[name].copy_(buffer)
+        resident.module.eval()
+
+    def part(start: int, stop: int) -> Tensor | slice:
+        return everything[start:stop] if first is None else slice(first + start, first + stop)
+
+    if scoring.by_sample:
+        each = np.zeros((len(scoring.names), len(rows)))
+
+        def samples(resident: ResidentModel, start: int) -> None:
+            with torch.no_grad():
+                ready(resident)
+                stop = min(start + step, len(rows))
+                outputs = as_float(call(resident.forward, data.inputs(part(start, stop))))
+                each[:, start:stop] = scoring.of_samples(outputs, data.targets(part(start, stop)), stop - start)
+                resident.module.train()
+
+        setup.workers.each(samples, range(0, len(rows), step))
+        owner = np.repeat(np.arange(clients), np.diff(bounds))
+        return np.stack([np.bincount(owner, values, clients) for values in each])
+
+    sums = np.zeros((len(scoring.names), clients))
+
+    def one(resident: ResidentModel, client: int) -> None:
+        start, stop = int(bounds[client]), int(bounds[client + 1])
+        if start == stop:
+            return
+        with torch.no_grad():
+            ready(resident)
+            pieces = [(low, min(low + step, stop)) for low in range(start, stop, step)]
+            outputs = joined([as_float(call(resident.forward, data.inputs(part(*piece)))) for piece in pieces])
+            sums[:, client] = scoring.of_client(outputs, data.targets(part(start, stop))) * (stop - start)
+            resident.module.train()
+
+    setup.workers.each(one, range(clients))
+    return sums
 
 
 def joined(outputs: list[Any]) -> Any:

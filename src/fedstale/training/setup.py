@@ -63,19 +63,23 @@ class Samples:
         self.offsets: NDArray[np.int64] = split.offsets
 
     def inputs(self, rows: Tensor | slice) -> Values:
-        """Return the inputs of some samples, shapes (|rows|, …) as the task has them."""
+        """Return the inputs of some samples as the task has them: rows of shape (…) give inputs of shape (…, *own)."""
         if isinstance(self._x, dict):
-            return {name: _select(x, rows).view(-1, *self._shapes[name]) for name, x in self._x.items()}
-        x = _select(self._x, rows).view(-1, *self._shapes[""])
-        return x.movedim(-1, 1) if self.channels_last else x
+            return {name: _select(x, rows, self._shapes[name]) for name, x in self._x.items()}
+        x = _select(self._x, rows, self._shapes[""])
+        return x.movedim(-1, -3) if self.channels_last else x
 
     def targets(self, rows: Tensor | slice) -> Values:
         """Return the targets of some samples."""
-        return each(self._y, lambda y: _select(y, rows))
+        if isinstance(self._y, dict):
+            return {name: _select(y, rows, y.shape[1:]) for name, y in self._y.items()}
+        return _select(self._y, rows, self._y.shape[1:])
 
 
-def _select(tensor: Tensor, rows: Tensor | slice) -> Tensor:
-    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
+def _select(tensor: Tensor, rows: Tensor | slice, shape: torch.Size) -> Tensor:
+    if isinstance(rows, slice):
+        return tensor[rows].view(-1, *shape)
+    return tensor.index_select(0, rows.flatten()).view(*rows.shape, *shape)
 
 
 class TrainingSetup:
@@ -191,19 +195,15 @@ class Workers(Generic[_R]):
         numbers = itertools.count()  # next() on it is atomic
 
         def consume() -> None:
-            resident = self._mine()
+            if not hasattr(self._own, "resident"):
+                self._own.resident = self._resident()
+            resident: _R = self._own.resident
             while (i := next(numbers)) < len(items):
                 work(resident, items[i])
 
         futures = [pool.submit(consume) for _ in range(min(self.threads, len(items)))]
         for future in futures:
             future.result()
-
-    def _mine(self) -> _R:
-        if not hasattr(self._own, "resident"):
-            self._own.resident = self._resident()
-        own: _R = self._own.resident
-        return own
 
     def _started(self) -> ThreadPoolExecutor:
         # A forked child inherits the object but not its threads.

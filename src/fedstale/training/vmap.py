@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..checks import fail
-from ..tasks.client_data import Values, each
 from .dense import DenseProgram, dense_layers_of
 from .descent import Tensors
 from .engine import Engine, TrainingJob, make_descent
@@ -109,14 +108,9 @@ class VmapEngine(Engine):
     def _gradients(
         self, program: Program, weights: Tensors, rows: Tensor, losses: bool
     ) -> tuple[Tensor | None, Tensors]:
-        samples, flat = self.setup.train, rows.flatten()
-
-        def by_client(values: Values) -> Values:
-            return each(values, lambda t: t.reshape(*rows.shape, *t.shape[1:]))
-
-        x, y = by_client(samples.inputs(flat)), by_client(samples.targets(flat))
+        samples = self.setup.train
         with self.setup.autocast():
-            return program(weights, x, y, losses)
+            return program(weights, samples.inputs(rows), samples.targets(rows), losses)
 
     def _program(self, resident: ResidentModel) -> Program:
         if resident not in self._programs:
