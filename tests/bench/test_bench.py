@@ -158,6 +158,7 @@ def test_the_command_line(table: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(suites, "CHOOSING", tiny.CHOOSING)
     monkeypatch.setattr(suites, "JUDGING", tiny.JUDGING)
+    monkeypatch.setattr(suites, "YARDSTICK", tiny.YARDSTICK)
     store = table.parent / "store"
     common = ("--store", store, "--rules", "half-step,tempered", "--workers", 0, "--quiet")
     said = ok("bench", "run", *common, "--settings", "bursts", "--out", "again.csv")

@@ -18,7 +18,7 @@ from fedstale.store import Store
 from fedstale.sweeps import Batch, in_process
 
 SETTINGS = (BenchSetting("tiny", "two-groups", 8, quick=True), BenchSetting("tiny", "bursts", 8, quick=True))
-CHOOSING, JUDGING = (3,), (5, 6)
+CHOOSING, JUDGING, YARDSTICK = (3,), (5, 6), (4,)
 RULES_HERE = "half-step,tempered,scaffold,impossible"
 counted: list[int] = []
 
@@ -64,7 +64,7 @@ def counting(batches: Sequence[Batch]) -> Any:
 def run(folder: Path, out: Path, rules: str = RULES_HERE) -> BenchRun:
     """Run both settings."""
     with Store.open(folder) as store:
-        work = BenchRun(SETTINGS, bench_methods(rules), store, out, counting, CHOOSING, JUDGING)
+        work = BenchRun(SETTINGS, bench_methods(rules), store, out, counting, CHOOSING, JUDGING, YARDSTICK)
         assert [setting.name for setting in work.run()] == [setting.name for setting in SETTINGS]
     return work
 

@@ -41,12 +41,15 @@ class Entry:
         Of a run, by rate and seed.
     rates
         The rates to begin with.
+    more_seeds
+        Seeds on which its rate is chosen beside those of all.
     """
 
     place: str
     method: str
     settings: Callable[[float, int], Settings]
     rates: tuple[float, ...]
+    more_seeds: tuple[int, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -84,7 +87,7 @@ def choose_rates(entries: Sequence[Entry], seeds: Sequence[int], store: Store, r
     chosen, runs = Chosen(), []
     keys: dict[str, list[Key]] = {}  # everybody is the same run in places that differ only in who comes
     for entry in entries:
-        own = [entry.settings(rate, seed) for rate in entry.rates for seed in seeds]
+        own = [entry.settings(rate, seed) for rate in entry.rates for seed in (*seeds, *entry.more_seeds)]
         runs += own if _where(own[0]) not in keys else []
         keys.setdefault(_where(own[0]), []).append(entry.key)
 

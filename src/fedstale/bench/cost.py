@@ -1,6 +1,7 @@
 """How long a benchmark takes: a few rounds of each problem are timed, and the runs counted.
 
-CPU seconds on one core. Rates that have to be widened are not known beforehand: one more than there are is counted.
+CPU seconds on one core, timed with all clients present, so that it is known how many trained. Rates that have to be
+widened are not known beforehand: one more than there are is counted.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import numpy as np
 
 from ..checks import InvalidInput
 from ..simulation.build import make_participation
-from ..simulation.methods import PLAIN, Method
+from ..simulation.methods import EVERYBODY, PLAIN, Method
 from ..sweeps import run_batch
 from ..sweeps.lockstep import eligible
 from .suite import BenchSetting
 
-_SHORT, _LONG = 3, 9
+_SHORT, _LONG = 1, 5
 _TOGETHER = 8
 _NOISE = 3
 """Runs that the run with measured noise costs."""
@@ -41,49 +42,44 @@ class _Cost:
     seconds: float
 
 
-def cost(setting: BenchSetting, methods: Sequence[Method], choosing: int, judging: int) -> _Cost:
-    """Estimate a setting with so many seeds for choosing and for judging."""
-    tried = choosing * (len(setting.learned.rates) + 1)
-    counted = [0, 0]  # alone, in lock-step
+def cost(setting: BenchSetting, methods: Sequence[Method], choosing: int, judging: int, yardstick: int = 0) -> _Cost:
+    """Estimate a setting with so many seeds for choosing and judging, and so many more for the rate of everybody."""
+    rates = len(setting.learned.rates) + 1
+    count, seconds = 0, 0.0
     for method in methods:
-        together = eligible(setting.settings(method, 0.1, 0))
-        counted[together] += tried + judging - 1
-        counted[0] += _NOISE
-    seconds = sum(
-        count * (start + per_client * _visits(setting))
-        for count, (start, per_client) in zip(counted, _timed(setting), strict=True)
-        if count
-    )
-    return _Cost(len(methods) * (tried + judging), seconds)
+        tried = rates * (choosing + (yardstick if method.everybody else 0))
+        visits = _visits(setting, method)
+        lockstep = eligible(setting.settings(method, 0.1, 0))
+        for times, (start, per_client) in zip((_NOISE, tried + judging - 1), _timed(setting, lockstep), strict=True):
+            seconds += times * (start + per_client * visits)
+        count += tried + judging
+    return _Cost(count, seconds)
 
 
-def _visits(setting: BenchSetting) -> float:
-    """How many clients train in a run, in all rounds together."""
+def _visits(setting: BenchSetting, method: Method = PLAIN) -> float:
+    """How many clients train in a run of a method, in all rounds together."""
     try:
-        p = make_participation(setting.settings(PLAIN, 0.1, 0)).probabilities()
+        p = make_participation(setting.settings(method, 0.1, 0)).probabilities()
     except InvalidInput:  # its log is not here
         return float(setting.rounds)
     return setting.rounds * float(np.sum(p))
 
 
-def _timed(setting: BenchSetting) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Seconds of a run to start and for each client that trains: alone, and for one of several in lock-step."""
+def _timed(setting: BenchSetting, together: bool) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Seconds of a run to start and for each client that trains: alone, and for one of several (in lock-step)."""
     alone = _line(setting, 1, lockstep=False)
-    together = eligible(setting.settings(PLAIN, 0.1, 0))
     return alone, _line(setting, _TOGETHER, lockstep=True) if together else alone
 
 
 @cache
 def _line(setting: BenchSetting, runs: int, *, lockstep: bool) -> tuple[float, float]:
     times = []
-    for rounds in (_SHORT, _SHORT, _LONG):  # the first loads the data
+    for rounds in (_LONG, _SHORT, _LONG):  # the first loads the data and warms up
         configs = [
-            setting.settings(PLAIN, 0.01 * (1 + k), 0).record() | {"rounds": rounds, "evaluate_every": rounds}
+            setting.settings(EVERYBODY, 1e-3 * (1 + k), 0).record() | {"rounds": rounds, "evaluate_every": rounds}
             for k in range(runs)
         ]
         began = time.process_time()
         run_batch(configs, lockstep)
         times.append((time.process_time() - began) / runs)
-    clients = _visits(setting) / setting.rounds
-    slope = max(0.0, times[2] - times[1]) / ((_LONG - _SHORT) * max(clients, 1e-9))
-    return times[1], slope
+    return times[1], max(0.0, times[2] - times[1]) / ((_LONG - _SHORT) * setting.learned.clients)

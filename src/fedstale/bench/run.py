@@ -19,7 +19,7 @@ from ..sweeps.executors import Executor
 from ..tasks.data import DataUnavailable, available
 from .contest import Entry, choose_rates, judge
 from .results import line, method_name, refusal, save
-from .suite import CHOOSING, JUDGING, BenchSetting
+from .suite import CHOOSING, JUDGING, YARDSTICK, BenchSetting
 
 Report = Callable[[str, SweepProgress], None]
 """Told what is being done, and how it stands."""
@@ -47,6 +47,8 @@ class BenchRun:
         Where the work is done.
     choosing, judging
         Seeds.
+    yardstick
+        Further seeds on which the rate of everybody is chosen.
     report
         Told of progress.
     """
@@ -58,6 +60,7 @@ class BenchRun:
     executor: Executor = in_process
     choosing: Sequence[int] = CHOOSING
     judging: Sequence[int] = JUDGING
+    yardstick: Sequence[int] = YARDSTICK
     report: Report = lambda what, progress: None
     skipped: dict[str, str] = field(default_factory=dict)
     """Settings that could not be run, and why."""
@@ -82,7 +85,10 @@ class BenchRun:
     def _lines(self, setting: BenchSetting) -> list[dict[str, str]]:
         known = {method_name(method): method for method in self.methods}
         entries = [
-            Entry(setting.name, name, partial(setting.settings, method), setting.learned.rates)
+            Entry(
+                *(setting.name, name, partial(setting.settings, method), setting.learned.rates),
+                more_seeds=tuple(self.yardstick) if method.everybody else (),
+            )
             for name, method in known.items()
         ]
         tuning = partial(self._sweep, f"{setting.name}: rates")

@@ -15,12 +15,15 @@ import numpy as np
 from ..checks import choose
 from ..simulation.methods import Method
 from ..simulation.settings import Settings, make_settings
+from ..tasks.defaults import CLIENTS
 from .contest import all_present
 
 CHOOSING, JUDGING = (200, 201), (20, 21, 22, 23, 24)
 """Seeds: rates are chosen on the first and judged on the others. No rule was designed with any of them."""
-QUICK_CHOOSING, QUICK_JUDGING = CHOOSING[:1], JUDGING[:2]
-_EVALUATIONS = 20
+YARDSTICK = (202, 203, 204, 205)
+"""Further seeds on which the rate of everybody is chosen: it is no rival but what every gap is measured by, and a rate
+that two seeds happen to survive would spoil the gap of every rule."""
+QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK = CHOOSING[:1], JUDGING[:2], CHOOSING[1:]
 _DRAWS = 8
 """Other participants for which the noise of the update is measured, in the first of the seeds for judging."""
 
@@ -57,10 +60,19 @@ _SMALL = {"share": 0.08, "batch_size": 32}
 _DIRICHLET = {"partition": "dirichlet", "partition_options": {"alpha": 0.3}, "replacement": True}
 """A client may have fewer samples than a batch: batches are drawn with replacement."""
 
+
+def _natural(task: str, data: str, rates: tuple[float, ...]) -> Problem:
+    """A natural federation as it is: its own clients, model and local work."""
+    return Problem({"task": task}, rates, CLIENTS[task], data, natural=True)
+
+
 PROBLEMS: dict[str, Problem] = {
     "digits": Problem({"task": "digits-mlp"}, (_HALF, 0.1, 0.1 * _HALF)),
     "mnist-logistic": Problem({"task": "mnist-logistic", **_SMALL}, (0.1, 0.1 * _HALF, 0.01), needs="mnist"),
     "mnist-mlp": Problem({"task": "mnist-mlp", **_SMALL}, (_HALF, 0.1, 0.1 * _HALF), needs="mnist"),
+    "wisdm": _natural("wisdm-mlp", "wisdm", (1.0, _HALF, 0.1)),
+    "heart-disease": _natural("heart-disease-logistic", "heart-disease", (_HALF, 0.1, 0.1 * _HALF)),
+    "shakespeare": _natural("shakespeare-gru", "shakespeare", (0.01, 0.01 * _HALF, 0.001)),
 }
 
 
@@ -133,12 +145,15 @@ class BenchSetting:
         T.
     quick
         Whether it is part of `--quick`.
+    evaluations
+        How often the model is judged on the way.
     """
 
     problem: str
     who: str
     rounds: int = 200
     quick: bool = False
+    evaluations: int = 20
 
     @property
     def name(self) -> str:
@@ -161,7 +176,7 @@ class BenchSetting:
         own: dict[str, Any] = {"rule": method.rule, "beta": method.beta}
         if method.memory is not None:
             own["memory"] = method.memory
-        every = max(1, self.rounds // _EVALUATIONS)
+        every = max(1, self.rounds // self.evaluations)
         shape = {"rounds": self.rounds, "evaluate_every": every, "update_noise": _DRAWS if noise else 0}
         return make_settings(**given, **own, **shape, lr=lr, seed=seed)
 
@@ -181,6 +196,12 @@ SUITE: tuple[BenchSetting, ...] = (
     BenchSetting("mnist-logistic", "phones", rounds=240),
     BenchSetting("mnist-mlp", "two-groups"),
     BenchSetting("mnist-mlp", "log-uniform"),
+    BenchSetting("wisdm", "two-groups"),
+    BenchSetting("wisdm", "log-uniform"),
+    BenchSetting("wisdm", "phones", rounds=240),
+    BenchSetting("heart-disease", "two-groups"),
+    BenchSetting("heart-disease", "log-uniform"),
+    BenchSetting("shakespeare", "phones", rounds=48, evaluations=4),
 )
 
 

@@ -98,22 +98,23 @@ def run(
     are complete.
     """
     from ..bench import BenchRun, bench_methods, settings_named
-    from ..bench.suite import CHOOSING, JUDGING, QUICK_CHOOSING, QUICK_JUDGING
+    from ..bench.suite import CHOOSING, JUDGING, QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK, YARDSTICK
     from ..store import Store
 
     chosen = settings_named(settings)
     if quick and settings is None:
         chosen = [one for one in chosen if one.quick]
     methods = bench_methods(rules)
-    choosing, judging = (QUICK_CHOOSING, QUICK_JUDGING) if quick else (CHOOSING, JUDGING)
+    whole, short = (CHOOSING, JUDGING, YARDSTICK), (QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK)
+    seeds = short if quick else whole
     if dry_run:
-        _show_costs(chosen, methods, len(choosing), len(judging), json=json)
+        _show_costs(chosen, methods, [len(own) for own in seeds], json=json)
         return
     if out.suffix != ".csv":
         raise fail("--out", str(out), "must end in .csv")
     began = time.monotonic()
     with Store.open(store, patience=patience) as opened, _bar(chosen, quiet=quiet or json) as bar:
-        work = BenchRun(chosen, methods, opened, out, executor(workers, ray), choosing, judging, bar.report)
+        work = BenchRun(chosen, methods, opened, out, executor(workers, ray), *seeds, bar.report)
         done = []
         for setting in work.run():
             bar.finished(setting)
@@ -223,7 +224,7 @@ def _row(one: Standing) -> tuple[str, ...]:
 
 
 def _show_costs(
-    settings: Sequence[BenchSetting], methods: Sequence[Method], choosing: int, judging: int, *, json: bool
+    settings: Sequence[BenchSetting], methods: Sequence[Method], seeds: Sequence[int], *, json: bool
 ) -> None:
     from rich.table import Table
 
@@ -233,7 +234,7 @@ def _show_costs(
     rows: list[dict[str, Any]] = []
     for setting in settings:
         reason = why_not(setting)
-        found = None if reason else cost(setting, methods, choosing, judging)
+        found = None if reason else cost(setting, methods, *seeds)
         rows.append(
             {"setting": setting.name, "runs": found.runs if found else 0, "seconds": found.seconds if found else 0.0}
             | {"left_out": reason}
