@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from fedstale.checks import InvalidInput
 from fedstale.participation import FedAUEstimator, Markov
 from fedstale.simulation import Settings, build, make_settings
 from fedstale.store import Store
+from fedstale.sweeps import lockstep as lockstep_of_runs
 from fedstale.sweeps import plan, run_batch, sweep
 from fedstale.sweeps.batches import _perceptron_of
 from fedstale.sweeps.lockstep import _UNDERSTOOD, eligible
 from fedstale.sweeps.perceptron import SharedBatchPerceptron
-from fedstale.tasks import models
+from fedstale.tasks import models, natural
 
 METHODS: list[tuple[str, float | str | None]] = [
     ("fedavg", None),
@@ -57,10 +59,9 @@ def lockstep(runs: list[Settings]) -> dict[str, list[tuple[int, dict[str, float]
     return found
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_equals_single_runs() -> None:
-    together = lockstep(various())
-    for one in various():
+def assert_equal_to_single_runs(runs: list[Settings], test_samples: int) -> None:
+    together = lockstep(runs)
+    for one in runs:
         simulation = build(one.replace(engine="loop", threads=1), progress=False)
         simulation.run()
         alone = {record.round: record.metrics for record in simulation.records if "accuracy" in record.metrics}
@@ -68,11 +69,45 @@ def test_equals_single_runs() -> None:
         assert rows.keys() == alone.keys() == {3, 7}
         for t, metrics in rows.items():
             assert metrics.keys() == alone[t].keys() - {"seconds"}  # server_bytes was missing
-            assert abs(metrics["swap_train"] - one.swap) < 0.01  # the share that was swapped is recorded
+            assert abs(metrics.get("swap_train", 0.0) - one.swap) < 0.01  # the share that was swapped is recorded
             for name, value in metrics.items():
                 # Rounding may flip the class of a sample that is on the edge: one of them is allowed to.
-                tolerance = 2.1 / TEST_SAMPLES if name.startswith("accuracy") else 1e-4 * max(1.0, abs(value))
+                tolerance = 2.1 / test_samples if name.startswith("accuracy") else 1e-4 * max(1.0, abs(value))
                 assert value == pytest.approx(alone[t][name], abs=tolerance), (one.label, t, name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_equals_single_runs() -> None:
+    assert_equal_to_single_runs(various(), TEST_SAMPLES)
+
+
+@pytest.fixture
+def made_up_people(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """36 people with 43 features of six activities, as WISDM has: some have little, most lack an activity."""
+    rng = np.random.default_rng(0)
+    lines = [",".join(["user", *map(str, range(43)), "class"])]
+    for person in range(36):
+        activities = rng.permutation(natural._ACTIVITIES)[: 1 + person % 6]
+        for _ in range(42 + 2 * person):  # at least a batch of 32 after a fifth is held out
+            activity = rng.choice(activities)
+            x = rng.normal(natural._ACTIVITIES.index(activity), 2.0, 43).round(3)
+            lines.append(",".join([str(person), *map(str, x), activity]))
+    monkeypatch.setattr(natural.data, "files", lambda name, progress: {"wisdm.csv": "\n".join(lines).encode()})
+    lockstep_of_runs._task.cache_clear()
+    yield
+    lockstep_of_runs._task.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("made_up_people")
+@pytest.mark.parametrize("task", ["wisdm-mlp", "wisdm-logistic"])
+def test_a_natural_federation_equals_single_runs(task: str) -> None:
+    assert _perceptron_of(task) is not None
+    runs = [
+        make_settings(task=task, num_clients=36, rule=rule, beta=beta, p_min=0.3, rounds=8, evaluate_every=4, lr=0.3)
+        for rule, beta in METHODS[:: 1 if task == "wisdm-mlp" else 3]
+    ]
+    assert_equal_to_single_runs(runs, test_samples=72)  # of the worst tenth of the people
 
 
 def test_a_run_does_not_depend_on_its_neighbours() -> None:
