@@ -10,7 +10,7 @@ from ..analysis import Estimate, ranks
 from ..simulation.methods import EVERYBODY
 from .results import Line, method_name, read
 from .standings import Standing, by_setting, standings
-from .suite import CHOOSING, SUITE, BenchSetting
+from .suite import CHOOSING, SUITE, YARDSTICK, BenchSetting
 
 _LIMIT = method_name(EVERYBODY)
 _COMMAND = "fedstale bench table --out docs/leaderboard.md"
@@ -44,7 +44,8 @@ How rules cope with clients that show up unevenly: {len(rules)} rules in {len(se
 every rule runs at its own best rate, chosen on the seeds {" and ".join(map(str, CHOOSING))} (half decades, widened
 until the best is not at the edge) and judged on other seeds. Rules are ranked by the objective Σ α_i F_i over all
 clients' training data. **Gap closed**: 0 % is U-FedAvg, which corrects for absence and remembers nothing; 100 % is
-everybody in every round at its own best rate (a rule may do better than that). {len(gaps)} of the {len(settings)}
+everybody in every round at its own best rate, chosen on the seeds {YARDSTICK[0]} to {YARDSTICK[-1]} as well, because
+every gap is measured by it (a rule may do better than that). {len(gaps)} of the {len(settings)}
 settings have a gap of more than twice its error ({", ".join(sorted(gaps)) or "none"}): only those count for it. Where
 U-FedAvg's noise is very large, its best rate is a poor one, and gaps are wide and uncertain.
 
