@@ -28,10 +28,10 @@ Method = Callable[[int, Array, list[Reply], dict[int, float]], Array]
 """From t, w, the replies of a step and their p̂: the next model."""
 
 
-def fedasync(mixing: float, a: float) -> Method:
+def fedasync(mixing: float, s: Callable[[int], float]) -> Method:
     def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
         for _, _, model, began in replies:
-            weight = mixing * (1 + t - began) ** -a
+            weight = mixing * s(t - began)
             w = (1 - weight) * w + weight * model
         return w
 
@@ -42,15 +42,21 @@ def fedbuff(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Arra
     return w - mean({i: update / np.sqrt(1 + t - began) for i, update, _, began in replies})
 
 
-def u_fedbuff() -> Method:
+def bounded(weights: dict[int, float], most: float) -> dict[int, float]:
+    return {i: weight / max(1.0, sum(weights.values()) / most) for i, weight in weights.items()}
+
+
+def u_fedbuff(most: float) -> Method:
     past: dict[int, list[float]] = {}
 
     def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
-        for i, update, _, began in replies:
+        weights = {}
+        for i, _, _, began in replies:
             s = 1 / np.sqrt(1 + t - began)
-            w = w - ALPHA[i] / p[i] * s / np.mean(past.get(i, [s])) * update
+            weights[i] = float(ALPHA[i] / p[i] * s / np.mean(past.get(i, [s])))
             past.setdefault(i, []).append(s)
-        return w
+        weights = bounded(weights, most)
+        return np.asarray(w - sum((weights[i] * update for i, update, *_ in replies), np.zeros(D)))
 
     return step
 
@@ -66,17 +72,19 @@ def ca2fl() -> Method:
     return step
 
 
-def ace() -> Method:
+def mifa(wait: bool) -> Method:
     cached = {i: np.zeros(D) for i in range(N)}
+    answered: set[int] = set()
 
     def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
         cached.update({i: update for i, update, *_ in replies})
-        return w - mean(cached)
+        answered.update(i for i, *_ in replies)
+        return w if wait and len(answered) < N else w - mean(cached)
 
     return step
 
 
-def aced(max_age: int) -> Method:
+def latest(max_age: float) -> Method:
     cached: dict[int, tuple[int, Array]] = {}
 
     def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
@@ -96,14 +104,15 @@ def area() -> Method:
     return step
 
 
-def ageing(beta: float, half_life: float) -> Method:
+def ageing(beta: float, half_life: float, most: float) -> Method:
     cached: dict[int, tuple[int, Array]] = {}
 
     def step(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Array:
         stale = {i: beta * 0.5 ** ((t - began) / half_life) * update for i, (began, update) in cached.items()}
         delta = sum((ALPHA[i] * old for i, old in stale.items()), np.zeros(D))
+        weights = bounded({i: float(ALPHA[i] / p[i]) for i, *_ in replies}, most)
         for i, update, _, began in replies:
-            delta = delta + ALPHA[i] / p[i] * (update - stale.get(i, np.zeros(D)))
+            delta = delta + weights[i] * (update - stale.get(i, np.zeros(D)))
             cached[i] = (began, update)
         return np.asarray(w - delta)
 
@@ -115,18 +124,26 @@ def anarchic(t: int, w: Array, replies: list[Reply], p: dict[int, float]) -> Arr
 
 
 METHODS: list[tuple[fs.Rule, Callable[[], Method]]] = [
-    (rules.FedAsync(), lambda: fedasync(0.6, 0.5)),
-    (rules.FedAsync(mixing=0.9, exponent=0.0), lambda: fedasync(0.9, 0.0)),
+    (rules.FedAsync(), lambda: fedasync(0.6, lambda age: (1 + age) ** -0.5)),
+    (rules.FedAsync(mixing=0.9, staleness="constant"), lambda: fedasync(0.9, lambda age: 1.0)),
+    (
+        rules.FedAsync(staleness="hinge", slope=2.0, grace=3.0),
+        lambda: fedasync(0.6, lambda age: 1.0 if age <= 3 else 1 / (2 * (age - 3) + 1)),
+    ),
     (rules.FedBuff(), lambda: fedbuff),
-    (rules.UnbiasedFedBuff(), u_fedbuff),
+    (rules.UnbiasedFedBuff(), lambda: u_fedbuff(1.0)),
+    (rules.UnbiasedFedBuff(max_step=0.3), lambda: u_fedbuff(0.3)),
+    (rules.UnbiasedFedBuff(max_step=None), lambda: u_fedbuff(np.inf)),
     (rules.CA2FL(), ca2fl),
-    (rules.ACE(), ace),
-    (rules.ACED(max_age=4), lambda: aced(4)),
+    (rules.ACE(), lambda: latest(np.inf)),
+    (rules.ACE(wait=True), lambda: mifa(wait=True)),
+    (rules.ACED(max_age=4), lambda: latest(4)),
     (rules.AREA(), area),
-    (rules.FedStaleAsync(beta=0.6, half_life=3.0), lambda: ageing(0.6, 3.0)),
-    (rules.FedStaleAsync(beta=0.6, half_life=0.1), lambda: ageing(0.6, 0.1)),  # the origin moves
+    (rules.FedStaleAsync(beta=0.6, half_life=3.0), lambda: ageing(0.6, 3.0, 1.0)),
+    (rules.FedStaleAsync(beta=0.6, half_life=0.1, max_step=0.4), lambda: ageing(0.6, 0.1, 0.4)),  # the origin moves
+    (rules.FedStaleAsync(beta=0.6, half_life=3.0, max_step=None), lambda: ageing(0.6, 3.0, np.inf)),
     (rules.AFACD(), lambda: anarchic),  # delays of its own are off: the clock makes them
-    (rules.AFACS(), ace),
+    (rules.AFACS(), lambda: mifa(wait=False)),
 ]
 
 
@@ -185,7 +202,7 @@ def test_in_time_against_a_few_lines(rule: fs.Rule, method: Callable[[], Method]
 def test_an_endless_half_life_is_fedstale() -> None:
     """To rounding: the two differ in nothing but factors of 1."""
     rng = np.random.default_rng(1)
-    ageing, plain = rules.FedStaleAsync(half_life=1e15), fs.FedStale()
+    ageing, plain = rules.FedStaleAsync(half_life=1e15, max_step=None), fs.FedStale()
     one, other = (rule.init(fs.Federation(4, 3), memory="ram:float64") for rule in (ageing, plain))
     for t in range(30):
         who = np.flatnonzero(rng.random(4) < 0.5)
@@ -206,3 +223,29 @@ def test_area_keeps_the_exact_average_of_the_latest_models() -> None:
         rule.step(state, fs.Round(t, who, state.model - sent))
         latest[who] = sent
         assert state.model == pytest.approx(latest.mean(axis=0), abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", [rules.UnbiasedFedBuff(), rules.FedStaleAsync(beta=0.0)], ids=repr)
+def test_rare_clients_that_come_in_a_row_do_not_undo_what_everybody_has_learned(rule: fs.Rule) -> None:
+    """Two clients that are there for a tenth of the time, and then in every step: each step moves the model by 1 at most."""
+    clients, model = 10, np.zeros(1)
+    state = rule.init(fs.Federation(clients, 1), memory="ram:float64", model=model)
+    for t in range(20):
+        assert state.model is not None
+        before = float(state.model[0])
+        rule.step(state, fs.Round(t, [0, 1], np.array([[1.0], [1.0]]), probabilities=0.1))
+        assert abs(float(state.model[0]) - before) <= 1.0 + 1e-12  # 2 without a bound
+
+
+def test_the_staleness_functions_of_fedasync() -> None:
+    ages = [0.0, 4.0, 5.0, 9.0]
+    for rule, expected in (
+        (rules.FedAsync(mixing=1.0, staleness="constant"), [1.0, 1.0, 1.0, 1.0]),
+        (rules.FedAsync(mixing=1.0), [1.0, 5**-0.5, 6**-0.5, 10**-0.5]),
+        (rules.FedAsync(mixing=1.0, staleness="hinge"), [1.0, 1.0, 1 / 11, 1 / 51]),
+    ):
+        for age, weight in zip(ages, expected, strict=True):
+            state = rule.init(fs.Federation(2, 1))
+            assert rule.combine(state, fs.Round(9, [0], [[1.0]], ages=[age])) == pytest.approx([weight])
+    with pytest.raises(fs.InvalidInput, match="unknown staleness 'hing': did you mean hinge"):
+        rules.FedAsync(staleness="hing")

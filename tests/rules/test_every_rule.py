@@ -42,10 +42,12 @@ RULES: list[fs.Rule] = [
     rules.AFACD(max_delay=3),
     rules.AFACS(max_delay=3),
     rules.FedAsync(prox=0.1),
+    rules.FedAsync(staleness="hinge"),
     rules.FedBuff(),
     rules.UnbiasedFedBuff(),
     rules.CA2FL(),
     rules.ACE(),
+    rules.ACE(wait=True),
     rules.ACED(max_age=2),
     rules.AREA(),
     rules.FedStaleAsync(half_life=0.1),  # the origin of the masses moves every few rounds

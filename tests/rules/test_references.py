@@ -408,14 +408,17 @@ def fedasync(sets: Sets) -> list[Array]:
     return rounds(sets, one)
 
 
-def aced(sets: Sets) -> list[Array]:
-    last: dict[int, tuple[int, Array]] = {}
+def latest(max_age: float) -> Reference:
+    def reference(sets: Sets) -> list[Array]:
+        last: dict[int, tuple[int, Array]] = {}
 
-    def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
-        last.update({int(i): (t, train(i, w)) for i in came})
-        return mean({i: update for i, (when, update) in last.items() if t - when <= 1})
+        def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+            last.update({int(i): (t, train(i, w)) for i in came})
+            return mean({i: update for i, (when, update) in last.items() if t - when <= max_age})
 
-    return rounds(sets, one)
+        return rounds(sets, one)
+
+    return reference
 
 
 def area(sets: Sets) -> list[Array]:
@@ -468,12 +471,13 @@ PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("afa-cs", max_delay=4, seed=7), anarchic(silo=True)),
     (rules.make("fedasync", mixing=0.3), fedasync),
     (rules.make("fedbuff"), fedavg),  # these are the same in rounds; test_asynchronous.py has them in time
-    (rules.make("u-fedbuff"), u_fedavg),
+    (rules.make("u-fedbuff", max_step=None), u_fedavg),
     (rules.make("ca2fl"), fedvarp),
-    (rules.make("ace"), mifa(wait=False)),
-    (rules.make("aced", max_age=1), aced),
+    (rules.make("ace"), latest(np.inf)),
+    (rules.make("ace", wait=True), mifa(wait=True)),
+    (rules.make("aced", max_age=1), latest(1)),
     (rules.make("area"), area),
-    (rules.make("fedstale-async", beta=0.8, half_life=2.0), ageing),
+    (rules.make("fedstale-async", beta=0.8, half_life=2.0, max_step=None), ageing),
     (rules.make("scaffold", option="I"), scaffold("I")),
     (rules.make("scaffold", option="II"), scaffold("II")),
     (rules.make("svrg", period=4), anchored(False, N, lambda t: 4)),

@@ -9,10 +9,13 @@ Fast clients are in more buffers than slow ones, so FedBuff minimises an objecti
 1/p_i for how often client i is in a step undo that, as in Leconte, Jonckheere, Samsonov & Moulines, Queuing dynamics of
 asynchronous federated learning, AISTATS 2024; and since s also weighs slow clients down, it is divided by its mean:
 
-    Δ = Σ_S (α_i/p_i)(s(τ_i)/s̄_i) Δ_i,   s̄_i the mean of s over client i's earlier replies
+    Δ = Σ_S w_i Δ_i / max(1, W/W_max),   w_i = (α_i/p_i)(s(τ_i)/s̄_i),   W = Σ_S w_i
 
-(this combination is ours). With p_i as it is, E[Δ] = Σ α_i Δ_i over who answers, for the Δ_i that are sent; that they
-were computed from older models remains.
+with s̄_i the mean of s over client i's earlier replies (this combination is ours). Without the bound W_max, E[Δ] =
+Σ α_i Δ_i over who answers, for the Δ_i that are sent; that they were computed from older models remains. In time that
+is not enough: clients that come seldom come for a while and then answer in many steps in a row, each with a large 1/p̂,
+and a few such steps undo what everybody has learned (docs/time.md). W_max = 1 bounds every step to the weight that one
+with all clients would have, at the price of a bias towards frequent clients in the steps that it bounds.
 """
 
 from __future__ import annotations
@@ -71,13 +74,33 @@ class DiscountState(RuleState):
     """how many there were, shape (N,)"""
 
 
+def bounded(weights: Float, most: float | None) -> Float:
+    """Scale the weights of a step down where their sum exceeds a bound; None: as they are."""
+    total = float(weights.sum())
+    return weights if most is None or total <= most else weights * (most / total)
+
+
 @dataclass(frozen=True, kw_only=True)
 class UnbiasedFedBuff(FedBuff):
-    """Δ = Σ_S (α_i/p_i)(s(τ_i)/usual s of i) Δ_i; see `FedBuff` for the parameter."""
+    """Δ = Σ_S (α_i/p_i)(s(τ_i)/usual s of i) Δ_i, no step heavier than one with all clients.
+
+    Parameters
+    ----------
+    exponent
+        As for `FedBuff`.
+    max_step
+        W_max > 0: the largest sum of the weights of a step; None for none, and an update that is exactly unbiased.
+    """
+
+    max_step: float | None = 1.0
 
     name: ClassVar[str] = "u-fedbuff"
-    unbiased: ClassVar[bool] = True
     caveat: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_step is not None:
+            number("max_step", self.max_step, 0.0, open_low=True)
 
     def start(self, state: State) -> RuleState:
         """Nobody has answered."""
@@ -89,7 +112,7 @@ class UnbiasedFedBuff(FedBuff):
         own, fresh = state.own(DiscountState), discount(round.ages, self.exponent)
         sums, count = own.sums[round.clients], own.count[round.clients]
         usual = np.where(count > 0, sums / np.maximum(count, 1), fresh)
-        weights = round.alpha / round.probabilities * fresh / usual
+        weights = bounded(round.alpha / round.probabilities * fresh / usual, self.max_step)
         delta = weighted_sum(round.updates, weights, state.federation.num_params)
         refuse_non_finite(round, delta)
         own.sums[round.clients] = sums + fresh

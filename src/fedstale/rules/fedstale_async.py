@@ -2,12 +2,14 @@
 
 FedStale: Rodio & Neglia, ECAI 2024, Eq. 8; the ageing is ours, for servers on which updates differ widely in age.
 
-    Δ = Σ_i α_i β_i h_i + Σ_S (α_i/p_i)(Δ_i − β_i h_i),   β_i = β ρ^(t − v_i),   ρ = 2^(−1/half_life)
+    Δ = Σ_i α_i β_i h_i + Σ_S w_i (Δ_i − β_i h_i),   β_i = β ρ^(t − v_i),   ρ = 2^(−1/half_life)
+    w_i = (α_i/p_i) / max(1, W/W_max),   W = Σ_S α_i/p_i
 
-v_i is the server step whose model h_i was computed from. The same β_i h_i is in both terms, so the update is unbiased
-for every β and half-life, as FedStale's is. All β_i fall by the same factor ρ in a step, so that Σ α_i β_i h_i remains
-one running sum: it counts h_i with the mass a_i ρ^(s − v_i), s an origin that is moved along before numbers grow large.
-An infinite half-life is FedStale.
+v_i is the server step whose model h_i was computed from. The same β_i h_i is in both terms, so that without the bound
+W_max the update is unbiased for every β and half-life, as FedStale's is. The bound keeps clients that come seldom, but
+then in many steps in a row, from undoing what everybody has learned: see `fedstale.rules.fedbuff`. All β_i fall by the
+same factor ρ in a step, so that Σ α_i β_i h_i remains one running sum: it counts h_i with the mass a_i ρ^(s − v_i), s an
+origin that is moved along before numbers grow large. An infinite half-life without a bound is FedStale.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ..memory.kernel import Mix
 from ..rule_state import RuleState, per_client
 from ..state import State
 from .base import Rule, refuse_non_finite
+from .fedbuff import bounded
 from .stale import FedStale, StaleState, learn
 
 _FURTHEST = 8.0
@@ -52,15 +55,21 @@ class FedStaleAsync(FedStale):
         As for `FedStale`, but not one for each client: how much a fresh memory counts.
     half_life
         Server steps after which a stale update counts half.
+    max_step
+        W_max > 0: the largest Σ_S α_i/p_i of a step; None for none, and an update that is exactly unbiased.
     """
 
     half_life: float = 50.0
+    max_step: float | None = 1.0
 
     name: ClassVar[str] = "fedstale-async"
+    unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         number("half_life", self.half_life, 0.0, open_low=True)
+        if self.max_step is not None:
+            number("max_step", self.max_step, 0.0, open_low=True)
         if self._chooser.per_client:
             raise fail("beta", self.beta, "β_i follows from the age here: give one β for all clients")
 
@@ -83,7 +92,7 @@ class FedStaleAsync(FedStale):
         own, federation, chooser = state.own(AgeingState), state.federation, self._chooser
         of_beta, clients = state.inside(own.beta), round.clients
         beta = chooser.value(of_beta, round.index)
-        weights = round.alpha / round.probabilities
+        weights = bounded(round.alpha / round.probabilities, self.max_step)
         known = own.version[clients] >= 0
         faded = np.where(known, self._faded(round.index - own.version[clients]), 1.0)
         version = round.index - round.ages.astype(np.int64)
