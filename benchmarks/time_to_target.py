@@ -177,6 +177,8 @@ def main() -> None:
     parser.add_argument("--servers", default="synchronous,buffered,asynchronous", help="only entries on these servers")
     parser.add_argument("--quick", action="store_true", help="one rate, two entries: whether it runs at all")
     given = parser.parse_args()
+    rates: tuple[float, ...]
+    entries: tuple[Entry, ...]
     rates, entries = ((0.1,), ENTRIES[2:11:8]) if given.quick else (RATES, ENTRIES)
     entries = tuple(entry for entry in entries if entry.server in given.servers.split(","))
     with Store.open(given.store) as store:

@@ -227,7 +227,7 @@ def test_area_keeps_the_exact_average_of_the_latest_models() -> None:
 
 @pytest.mark.parametrize("rule", [rules.UnbiasedFedBuff(), rules.FedStaleAsync(beta=0.0)], ids=repr)
 def test_rare_clients_that_come_in_a_row_do_not_undo_what_everybody_has_learned(rule: fs.Rule) -> None:
-    """Two clients that are there for a tenth of the time, and then in every step: each step moves the model by 1 at most."""
+    """Two clients with p = 0.1 that come in every step for a while: none of them moves the model by more than 1."""
     clients, model = 10, np.zeros(1)
     state = rule.init(fs.Federation(clients, 1), memory="ram:float64", model=model)
     for t in range(20):

@@ -26,7 +26,6 @@ from ..memory.kernel import weighted_sum
 from ..state import State
 from .base import Local, Rule, refuse_non_finite
 
-
 _STALENESS = "constant", "polynomial", "hinge"
 
 

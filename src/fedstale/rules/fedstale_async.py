@@ -8,8 +8,8 @@ FedStale: Rodio & Neglia, ECAI 2024, Eq. 8; the ageing is ours, for servers on w
 v_i is the server step whose model h_i was computed from. The same β_i h_i is in both terms, so that without the bound
 W_max the update is unbiased for every β and half-life, as FedStale's is. The bound keeps clients that come seldom, but
 then in many steps in a row, from undoing what everybody has learned: see `fedstale.rules.fedbuff`. All β_i fall by the
-same factor ρ in a step, so that Σ α_i β_i h_i remains one running sum: it counts h_i with the mass a_i ρ^(s − v_i), s an
-origin that is moved along before numbers grow large. An infinite half-life without a bound is FedStale.
+same factor ρ in a step, so that Σ α_i β_i h_i remains one running sum: it counts h_i with the mass a_i ρ^(s − v_i), s
+an origin that is moved along before numbers grow large. An infinite half-life without a bound is FedStale.
 """
 
 from __future__ import annotations
