@@ -32,6 +32,14 @@ METHODS = {
 }
 
 
+IN_TIME = {
+    "late": ["--server", "synchronous", "--deadline", "0.6", "--slot-seconds", "0.3"],
+    "buffered": ["--server", "buffered", "--server-option", "size=3", "--slot-seconds", "0.4"],
+    "asynchronous": ["--server", "asynchronous"],
+}
+SPEEDS = ["--devices", "log-normal", "--device-option", "spread=1.5"]
+
+
 def command(store: Path, what: list[str]) -> subprocess.Popen[bytes]:
     arguments = [sys.executable, "-m", "fedstale", "run", *what, "--resume", "--store", str(store)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -92,6 +100,16 @@ def check(tmp_path: Path, task: list[str], rounds: int, memory: str, method: str
 @pytest.mark.parametrize("memory", ["ram", "disk"])
 def test_quadratic(memory: str, tmp_path: Path) -> None:
     check(tmp_path, QUADRATIC, 1500, memory, "fedstale-fedau", kills=3)
+
+
+@pytest.mark.parametrize("server", IN_TIME)
+def test_in_the_middle_of_pending_work(server: str, tmp_path: Path) -> None:
+    """Updates that are on their way, late ones and who idles are part of a checkpoint."""
+    common = [part.format(rounds=1500) for part in COMMON]
+    what = [*QUADRATIC, *common, "--rule", "fedstale", *IN_TIME[server], *SPEEDS]
+    finish(command(tmp_path / "whole", what))
+    assert killed_again_and_again(tmp_path / "cut", what, 3, seed=len(server)) >= 2
+    assert outcome(tmp_path / "whole") == outcome(tmp_path / "cut")
 
 
 @pytest.mark.parametrize("memory", ["ram", "disk"])
