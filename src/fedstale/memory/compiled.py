@@ -26,7 +26,7 @@ from .precision import Precision
 if TYPE_CHECKING:
     from .kernel import Mix, Sums
 
-_COLUMNS = 4096
+_COLUMNS = 8192
 _SHARE = 1 << 20
 """Numbers of a row that are worth a thread."""
 _LIKE: dict[str, NDArray[Any]] = {

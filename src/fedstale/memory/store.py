@@ -249,7 +249,9 @@ class Memory(StaleMemory):
             return self._table_of_mirror(mirror)
         self._rows.check()
         for client in self._unsaved:
-            self._checksums[client] = checksum(self._rows.row(int(self.slots[client])))
+            slot = int(self.slots[client])
+            self._checksums[client] = checksum(self._rows.row(slot))
+            self._rows.leave([slot], slice(0, self.num_params))
         return self._table_on_disk(mirror.parent)
 
     def _table_on_disk(self, checkpoint: Path) -> dict[str, NDArray[Any]]:
@@ -307,6 +309,7 @@ class Memory(StaleMemory):
         for client, row in self._stored(clients):
             if checksum(row) != int(self._checksums[client]):
                 raise InvalidInput(f"the row of client {client} in memory file {self.file} is damaged")
+            self._rows.leave([int(self.slots[client])], slice(0, self.num_params))
         self._kept = {int(slot) for slot in table["slots"]}
         self._end = max(self._kept, default=-1) + 1
         self._free = sorted(set(range(self._end)) - self._kept)
@@ -331,6 +334,7 @@ class Memory(StaleMemory):
         for columns, exact in self._exact_sums():
             scale = max(scale, float(np.abs(exact).max()))
             off = np.maximum(off, np.abs(self.total[columns] - exact).max())  # NaN stays
+        self._rows.leave([int(slot) for slot in self.slots[self.seen]], slice(0, self.num_params))
         if not off <= _DRIFT * scale:
             raise InvalidInput(f"the running sum of memory file {self.file} does not match its rows")
 
