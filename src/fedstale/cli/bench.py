@@ -106,15 +106,16 @@ def run(
         chosen = [one for one in chosen if one.quick]
     methods = bench_methods(rules)
     whole, short = (CHOOSING, JUDGING, YARDSTICK), (QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK)
-    seeds = short if quick else whole
+    choosing, judging, yardstick = short if quick else whole
     if dry_run:
-        _show_costs(chosen, methods, [len(own) for own in seeds], json=json)
+        _show_costs(chosen, methods, [len(choosing), len(judging), len(yardstick)], json=json)
         return
     if out.suffix != ".csv":
         raise fail("--out", str(out), "must end in .csv")
     began = time.monotonic()
     with Store.open(store, patience=patience) as opened, _bar(chosen, quiet=quiet or json) as bar:
-        work = BenchRun(chosen, methods, opened, out, executor(workers, ray), *seeds, bar.report)
+        where = executor(workers, ray)
+        work = BenchRun(chosen, methods, opened, out, where, choosing, judging, yardstick, bar.report)
         done = []
         for setting in work.run():
             bar.finished(setting)
