@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,3 +55,19 @@ def test_the_picture_shows_it(found: Comparison, tmp_path: Path) -> None:
 def test_nothing_to_compare_is_refused(found: Comparison) -> None:
     with pytest.raises(fs.InvalidInput, match="at least one method"):
         compare_settings(found.settings, [])
+
+
+def test_what_a_target_costs() -> None:
+    """Of a run with a clock, seconds and bytes until the target; one that not all seeds reach is a dash."""
+    common: dict[str, Any] = {"num_clients": 4, "lr": 0.02, "rounds": 40, "seeds": 2, "progress": False}
+    found = fs.compare("quadratic", "fedavg,fedbuff", server="buffered", server_options={"size": 2}, **common)
+    assert "rounds to target" not in found.records()[0]
+    first = found["FedAvg"][0].metrics["excess_loss"]
+    found.target = float(first.max())
+    for row in found.records():
+        assert row["virtual seconds to target"] > 0
+        assert row["bytes to target"] > 0
+        assert row["rounds to target"] <= 40
+    assert "s to target" in str(found)
+    found.target = -1.0
+    assert all(np.isnan(row["virtual seconds to target"]) for row in found.records())

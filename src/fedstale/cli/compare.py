@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..checks import number
 from ..simulation.settings import DEFAULT_TASK
 from ..terminal import make_console
 from . import complete
@@ -43,6 +44,15 @@ def compare(
         Path | None,
         typer.Option("--store", help="Also store the runs here; those that are there already are not run again."),
     ] = None,
+    goal: Annotated[
+        float | None,
+        typer.Option(
+            "--target",
+            help="An accuracy (0.9), or an excess loss of a quadratic: also say what it cost to reach it, in rounds "
+            "and bytes, and in virtual seconds where there is a clock.",
+            show_default=False,
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One seed and 20 rounds: a quick check.")] = False,
     wide: Wide = False,
     quiet: Quiet = False,
@@ -58,6 +68,8 @@ def compare(
     from ..simulation import compare_settings, from_toml, make_settings
     from ..simulation.methods import file_methods, methods
 
+    if goal is not None:
+        number("target", goal)
     changes = {**(_QUICK if quick else {}), **changes}
     if target.endswith(".toml"):
         settings = from_toml(Path(target), **changes)
@@ -69,6 +81,7 @@ def compare(
     with say_on_interrupt(kept=store is not None), warnings.catch_warnings(record=True) as caught:
         progress = None if not (quiet or json) else False
         comparison = compare_settings(settings, asked, count, store=store, progress=progress)
+    comparison.target = goal
     for note in dict.fromkeys(str(warning.message) for warning in caught):
         say(f"note: {note}", err=True)
     table, *pictures = comparison.save(folder)

@@ -12,6 +12,7 @@ import numpy as np
 from ..analysis import Cell, Estimate, Gap, Measured
 from ..analysis.axes import ROUND
 from ..analysis.metrics import main_metric
+from ..analysis.target import cost_to_target
 from ..checks import choose, counted
 from ..spreadsheet import data_frame, write_table
 from ..tasks.label_swap import swap_text
@@ -43,6 +44,8 @@ class Comparison:
     results: dict[Method, dict[int, Result]] = field(default_factory=dict)
     groups: str = ""
     """Who is frequent and who is rare: sizes and ranges of p"""
+    target: float | None = None
+    """With one, the table says what it cost to reach it: rounds, virtual seconds and bytes"""
 
     def __repr__(self) -> str:
         """One line: the task, and how much was compared."""
@@ -123,6 +126,20 @@ class Comparison:
             return None
         return Gap(np.array(columns[0]), np.array(columns[1])).closed(columns[2])
 
+    def cost(self, method: Method) -> dict[str, Estimate]:
+        """What the target cost a method; nothing where there is no target, NaN where a seed did not reach it."""
+        if self.target is None:
+            return {}
+        runs = self.results.get(method, {}).values()
+        costs = [cost_to_target(run.metrics, self.metric, self.target) for run in runs if self.metric in run.metrics]
+        reached = [cost for cost in costs if cost is not None]
+        whole = len(reached) == len(runs)
+        names = {"rounds": "rounds", "seconds": "virtual seconds", "bytes": "bytes"}
+        return {
+            f"{title} to target": Estimate.of([getattr(cost, name) for cost in reached] if whole else [])
+            for name, title in names.items()
+        }
+
     def rows(self) -> list[dict[str, Estimate | str]]:
         """The table: one row per method, those of which a seed diverged last."""
         known = [method for method in self.methods if method in self.results]
@@ -145,6 +162,7 @@ class Comparison:
             "server bytes": cell.over_seeds("server_bytes", "final"),
             "rounds lost": cell.over_seeds("rounds_lost", "final"),
             "seconds": cell.over_seeds("seconds", "sum"),
+            **self.cost(method),
         }
 
     def records(self) -> list[dict[str, Any]]:

@@ -91,6 +91,11 @@ def _cells(comparison: Comparison, *, wide: bool) -> _Cells:
     columns += [(short_title(comparison.metric), comparison.metric, form)]
     columns += [(group_name(1), "group 1", form)] if grouped else []
     rows = comparison.rows()
+    if comparison.target is not None:
+        timed = any(_text(row["virtual seconds to target"], ".0f") != "–" for row in rows)
+        columns += [("s to target", "virtual seconds to target", ".1f")] if timed else []
+        columns += [("rounds to target", "rounds to target", ".0f")] if wide or not timed else []
+        columns.append(("MB to target", "bytes to target", "MB"))
     if not wide and not grouped:
         columns.append(("β", "beta", ".2f"))
     if wide:
