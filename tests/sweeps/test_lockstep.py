@@ -22,7 +22,7 @@ from fedstale.sweeps import plan, run_batch, sweep
 from fedstale.sweeps.batches import _perceptron_of
 from fedstale.sweeps.lockstep import _UNDERSTOOD, eligible
 from fedstale.sweeps.perceptron import SharedBatchPerceptron
-from fedstale.tasks import models, natural
+from fedstale.tasks import data, models, natural
 
 METHODS: list[tuple[str, float | str | None]] = [
     ("fedavg", None),
@@ -92,7 +92,7 @@ def made_up_people(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             activity = rng.choice(activities)
             x = rng.normal(natural._ACTIVITIES.index(activity), 2.0, 43).round(3)
             lines.append(",".join([str(person), *map(str, x), activity]))
-    monkeypatch.setattr(natural.data, "files", lambda name, progress: {"wisdm.csv": "\n".join(lines).encode()})
+    monkeypatch.setattr(data, "files", lambda name, progress: {"wisdm.csv": "\n".join(lines).encode()})
     lockstep_of_runs._task.cache_clear()
     yield
     lockstep_of_runs._task.cache_clear()
