@@ -10,9 +10,10 @@ v_i is the server step whose model h_i was computed from; where A is empty the m
 gradient for Δ_i and a server that steps with every reply; with more local steps or a buffer the formulas are the same.
 
 Checked against the paper's abstract and programs that seem to be its authors' (github.com/xchang1121/AsyncFL), not
-against the text of its algorithms, which was not at hand. Two things differ from the programs. They begin with an update of every
-client, which a federation cannot have whose clients are away: here A grows as clients answer, unless ACE is told to
-`wait`. And their ACED counts a client's age from when it was last given a model, not from the model of its update.
+against the text of its algorithms, which was not at hand. Two things differ from the programs. They begin with an
+update of every client, which a federation cannot have whose clients are away: here A grows as clients answer, unless
+ACE is told to `wait`. And their ACED counts a client's age from when it was last given a model, not from the model of
+its update.
 """
 
 from __future__ import annotations
