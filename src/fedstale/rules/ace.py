@@ -18,6 +18,7 @@ its update.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -57,9 +58,9 @@ class _LatestUpdates(Rule):
         n = state.federation.num_clients
         return RecentState(stale=state.remember(), version=np.full(n, -1, dtype=np.int64))
 
+    @abstractmethod
     def _oldest(self, index: int) -> int:
         """The least v_i in A."""
-        return 0
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the rows of those who answered, leave out what has become too old, and average the rest."""
@@ -106,6 +107,9 @@ class ACE(_LatestUpdates):
     wait: bool = False
 
     name: ClassVar[str] = "ace"
+
+    def _oldest(self, index: int) -> int:
+        return 0
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Average everybody's latest update."""

@@ -34,7 +34,7 @@ def discount(ages: Float, exponent: float) -> Float:
     return np.asarray((1.0 + ages) ** -exponent)
 
 
-def hinge(ages: Float, slope: float, grace: float) -> Float:
+def _hinge(ages: Float, slope: float, grace: float) -> Float:
     """1 up to the age b, then 1 / (a (τ − b) + 1)."""
     return np.asarray(1.0 / (slope * np.maximum(ages - grace, 0.0) + 1.0))
 
@@ -85,7 +85,7 @@ class FedAsync(Rule):
     def _discount(self, ages: Float) -> Float:
         """s(τ)."""
         if self.staleness == "hinge":
-            return hinge(ages, self.slope, self.grace)
+            return _hinge(ages, self.slope, self.grace)
         return discount(ages, self.exponent if self.staleness == "polynomial" else 0.0)
 
     def update(self, state: State, round: CheckedRound) -> Float:
