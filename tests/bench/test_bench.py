@@ -17,15 +17,30 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedstale.bench import SUITE, inconsistent, page, read, rerun, sampled, settings_named, standings
+from fedstale.analysis.target import cost_to_target
+from fedstale.bench import (
+    SUITE,
+    BenchRun,
+    bench_methods,
+    inconsistent,
+    page,
+    read,
+    rerun,
+    sampled,
+    settings_named,
+    standings,
+)
 from fedstale.bench import suite as suites
 from fedstale.bench.contest import all_present
+from fedstale.bench.results import SECONDS, seconds_to
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app
 from fedstale.rules import RULES
-from fedstale.simulation import make_settings
+from fedstale.simulation import make_settings, simulate
 from fedstale.simulation.methods import EVERYBODY, Method
 from fedstale.spreadsheet import read_table, write_table
+from fedstale.store import Store
+from fedstale.sweeps import in_process
 from fedstale.sweeps.lockstep import eligible
 from tests.bench import tiny
 from tests.command_line import ok
@@ -203,6 +218,54 @@ def test_killed_and_given_again(table: Path, tmp_path: Path) -> None:
             }
 
 
+def test_a_setting_with_a_clock_is_judged_by_seconds_as_well(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "timed.csv"
+    with Store.open(tmp_path / "store") as store:
+        methods = bench_methods("tempered,impossible")
+        work = BenchRun([tiny.TIMED], methods, store, out, in_process, tiny.CHOOSING, tiny.JUDGING, tiny.YARDSTICK)
+        assert list(work.run()) == [tiny.TIMED]
+    lines = {line.rule: line for line in read([out])}
+    plain, limit = lines["u-fedavg"], lines["everybody"]
+    assert plain.gap is not None
+    target = plain.gap.plain[0]
+    settings = tiny.TIMED.settings(Method("u-fedavg"), plain.number("lr"), tiny.JUDGING[0])
+    run = simulate(**settings.record())
+    reached = cost_to_target(run.metrics, "objective", target, 3)
+    assert np.isnan(plain.by_seed(SECONDS)[0]) if reached is None else plain.by_seed(SECONDS)[0] == reached.seconds
+    assert len(limit.by_seed(SECONDS)) == 0  # time plays no part in it
+    assert tiny.TIMED.settings(EVERYBODY, 0.1, 0).server == "rounds"
+    assert np.isnan(plain.number("update_noise"))
+    assert inconsistent(list(lines.values())) == []
+    for rule in ("tempered", "u-fedavg", "everybody"):
+        assert all(check.holds for check in rerun(lines[rule], 1, [tiny.TIMED]))
+    assert "| virtual s |" in page([out], [tiny.TIMED])
+    assert "virtual s" not in page([table], tiny.SETTINGS)
+    invented = changed(out, tmp_path / "invented.csv", f"{SECONDS}_by_seed", "1.5 2.5", "tempered")
+    wrong = {line.rule: line for line in read([invented])}
+    assert SECONDS in {check.what for check in inconsistent(list(wrong.values()))}
+    assert [check.what for check in rerun(wrong["tempered"], 1, [tiny.TIMED]) if not check.holds] == [SECONDS]
+
+
+def test_seconds_to_an_objective_are_those_of_the_first_of_three_evaluations_at_it() -> None:
+    clock = (range(12), [1.5 * (t + 1) for t in range(12)])
+
+    def seconds(values: list[float], target: float) -> float:
+        return seconds_to(target, lambda name: (range(1, 12, 2), values) if name == "objective" else clock)
+
+    assert seconds([9, 4, 7, 4, 3, 2], 4) == 1.5 * 8  # the fourth evaluation is of the eighth round
+    assert seconds([4, 4, 4, 9, 9, 9], 4) == 1.5 * 2
+    assert np.isnan(seconds([9, 4, 7, 9, 4, 3], 4))
+    assert np.isnan(seconds_to(4, lambda name: ([], [])))
+
+
+def test_a_table_that_is_older_than_the_column_of_seconds_is_consistent(table: Path, tmp_path: Path) -> None:
+    rows = [{name: text for name, text in row.items() if SECONDS not in name} for row in read_table(table)]
+    write_table(tmp_path / "old.csv", list(rows[0]), [list(row.values()) for row in rows])
+    assert inconsistent(read([tmp_path / "old.csv"])) == []
+    tiny.run(table.parent / "store", tmp_path / "old.csv")
+    assert (tmp_path / "old.csv").read_bytes() == table.read_bytes()
+
+
 def test_the_suite_is_sound() -> None:
     names = [setting.name for setting in SUITE]
     assert len(set(names)) == len(names)
@@ -211,7 +274,7 @@ def test_the_suite_is_sound() -> None:
     for setting in SUITE:
         made = setting.settings(Method("tempered"), 0.1, 0)
         assert made.total_rounds == setting.rounds
-        assert setting.learned.natural or eligible(made)
+        assert setting.learned.natural or setting.timed or eligible(made)
         limit = setting.settings(EVERYBODY, 0.1, 0)
         assert (limit.participation, limit.p_min, limit.swap) == ("two-groups", 1.0, made.swap)
     assert next(one.name for one in settings_named("digits/bursts, bursts")) == "digits/bursts"

@@ -18,6 +18,7 @@ from fedstale.store import Store
 from fedstale.sweeps import Batch, in_process
 
 SETTINGS = (BenchSetting("tiny", "two-groups", 8, quick=True), BenchSetting("tiny", "bursts", 8, quick=True))
+TIMED = BenchSetting("tiny", "stragglers", 8, evaluations=8)
 CHOOSING, JUDGING, YARDSTICK = (3,), (5, 6), (4,)
 RULES_HERE = "half-step,tempered,scaffold,impossible"
 counted: list[int] = []

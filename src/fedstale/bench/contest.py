@@ -17,7 +17,7 @@ import numpy as np
 
 from ..analysis import Cell, Estimate, Gap, Measured, decades_of_good_rates, tuned
 from ..checks import Float
-from ..simulation.settings import Settings
+from ..simulation.settings import TIME_SETTINGS, Settings
 from ..store import Store
 from ..sweeps import SweepProgress, results, widen
 
@@ -60,10 +60,12 @@ class Entry:
 def all_present(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings in which all clients come in every round: the limit that no method reaches.
 
-    The rare half of two groups stays the half whose labels are swapped; other processes go without a swap.
+    The rare half of two groups stays the half whose labels are swapped; other processes go without a swap. Time plays
+    no part in it.
     """
     always: dict[str, Any] = {"participation": "two-groups", "p_min": 1.0, "participation_options": {}}
-    return {**given, **always, "selection": "all", "selection_options": {}}
+    rounds = {name: value for name, value in given.items() if name not in ("server", *TIME_SETTINGS)}
+    return {**rounds, **always, "selection": "all", "selection_options": {}}
 
 
 @dataclass

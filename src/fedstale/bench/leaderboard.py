@@ -8,11 +8,15 @@ from pathlib import Path
 
 from ..analysis import Estimate, ranks
 from ..simulation.methods import EVERYBODY
-from .results import Line, method_name, read
+from .results import SECONDS, Line, method_name, read
 from .standings import Standing, by_setting, standings
 from .suite import CHOOSING, SUITE, YARDSTICK, BenchSetting
 
 _LIMIT = method_name(EVERYBODY)
+_CLOCK = (
+    "This setting has a clock ([Time](time.md)): *virtual s* is how long it takes until the objective is as small as\n"
+    "U-FedAvg's at the end of its run, in the same seed; a dash where a seed does not get there."
+)
 _COMMAND = "fedstale bench table --out docs/leaderboard.md"
 
 
@@ -115,6 +119,7 @@ def _setting(name: str, lines: dict[str, Line]) -> str:
     ]
     seeds = ordered[0].row["seeds"].replace(" ", ", ")
     gap = ordered[0].row["has_gap"]
+    timed = any(line.row.get(SECONDS) for line in ordered)
     rows = [
         (
             *(line.row["label"], f"{line.number('lr'):.3g}{'*' if line.row['at_edge'] else ''}"),
@@ -122,6 +127,7 @@ def _setting(name: str, lines: dict[str, Line]) -> str:
             *(f"{line.estimate(name):.1%}" for name in ("accuracy", "accuracy_worst_decile")),
             *(_number(line.number("update_noise")), kilobytes(line.number("bytes_per_round"))),
             *(kilobytes(line.number("server_bytes")), _number(1000 * line.number("seconds_per_round"))),
+            *((f"{line.estimate(SECONDS):.1f}",) if timed else ()),
         )
         for line in ordered
     ]
@@ -137,12 +143,14 @@ def _setting(name: str, lines: dict[str, Line]) -> str:
         "server, kB",
     )
     note = "" if gap == "True" else " There is no gap to close here: U-FedAvg is within twice the error of everybody."
+    if timed:
+        note += f" {_CLOCK}"
     return f"""
 ## {name}
 
 Seeds {seeds}.{note}
 
-{_table((*headings, "ms"), rows)}
+{_table((*headings, "ms", *(["virtual s"] if timed else [])), rows)}
 """
 
 

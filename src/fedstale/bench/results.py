@@ -8,15 +8,17 @@ everything else on the line follows from them, or is measured in one seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._version import __version__
 from ..analysis import Estimate, Gap
 from ..analysis.methods import EVERYBODY as EVERYBODY_LABEL
+from ..analysis.target import cost_to_target
 from ..checks import Float, InvalidInput
 from ..simulation.identity import identity
 from ..simulation.methods import Method
@@ -28,8 +30,12 @@ from .suite import BenchSetting
 KEY = ("setting", "rule")
 BY_SEED = ("objective", "accuracy", "accuracy_worst_decile")
 """What is written for each seed."""
+SECONDS = "seconds_to_plain"
+"""Where there is a clock: virtual seconds until the objective is as small as U-FedAvg's at the end, seed by seed."""
 _SECOND_HALF = ("update_noise", "update_bias", "combine_seconds")
 _HASH = 12
+_STAY = 3
+"""Evaluations in succession that must be at a target."""
 
 
 def method_name(method: Method) -> str:
@@ -49,13 +55,20 @@ def line(setting: BenchSetting, method: Method, score: Score, seeds: Sequence[in
     """Write a judged method."""
     values = {name: [run.metrics.get(name, math.nan) for run in score.runs] for name in BY_SEED}
     values["objective"] = score.by_seed.tolist()
+    gap = score.gap
+    values[SECONDS] = []
+    if setting.timed and gap is not None and not method.everybody:
+        ends = zip(score.runs, gap.plain.tolist(), strict=True)
+        values[SECONDS] = [
+            seconds_to(end, run.run.series) if run.run is not None and not run.diverged else math.nan
+            for run, end in ends
+        ]
     by_seed = {f"{name}_by_seed": " ".join(map(repr, map(float, own))) for name, own in values.items()}
     first = score.runs[0]
     half = dict.fromkeys(_SECOND_HALF, math.nan)
     if first.run is not None:
         half = {name: _second_half(*first.run.series(name), setting.rounds) for name in _SECOND_HALF}
     traffic = [_mean(first.run.series(name)[1]) if first.run else math.nan for name in ("bytes_up", "bytes_down")]
-    gap = score.gap
     return {
         **_about(setting, method),
         "lr": repr(score.cell.lr),
@@ -82,9 +95,31 @@ def derived(values: Mapping[str, Float], gap: Gap | None) -> dict[str, str]:
     for name in BY_SEED:
         own = Estimate.of(values[name])
         found |= {name: f"{own.mean:.6g}", f"{name}_error": f"{own.error:.3g}"}
+    seconds, known = Estimate.of(values[SECONDS]), len(values[SECONDS]) > 0
+    found |= {
+        SECONDS: f"{seconds.mean:.6g}" if known else "",
+        f"{SECONDS}_error": f"{seconds.error:.3g}" if known else "",
+    }
     closed = Estimate(math.nan, math.nan) if gap is None else gap.closed(values["objective"])
     found |= {"gap_closed": f"{closed.mean:.5g}", "gap_closed_error": f"{closed.error:.3g}"}
     return found | {"has_gap": "" if gap is None else str(gap.there)}
+
+
+def seconds_to(objective: float, series: Callable[[str], tuple[ArrayLike, ArrayLike]]) -> float:
+    """Virtual seconds until a run's objective is so small in three successive evaluations; NaN where it never is.
+
+    Parameters
+    ----------
+    objective
+        The target.
+    series
+        Gives the rounds and the values of a metric.
+    """
+    at, values = (np.asarray(part) for part in series("objective"))
+    clock = dict(zip(*(np.asarray(part).tolist() for part in series("virtual_seconds")), strict=True))
+    seconds = np.array([clock.get(t, math.nan) for t in at.tolist()])
+    cost = cost_to_target({"objective": values, "virtual_seconds": seconds}, "objective", objective, _STAY)
+    return math.nan if cost is None else cost.seconds
 
 
 def refusal(setting: BenchSetting, method: Method, reason: str, like: Mapping[str, str]) -> dict[str, str]:
@@ -151,8 +186,8 @@ class Line:
         return float(self.row.get(name) or "nan")
 
     def by_seed(self, name: str) -> Float:
-        """The numbers of the seeds, shape (seeds,)."""
-        return np.array(self.row[f"{name}_by_seed"].split(), dtype=np.float64)
+        """The numbers of the seeds, shape (seeds,); none where there is no such column."""
+        return np.array((self.row.get(f"{name}_by_seed") or "").split(), dtype=np.float64)
 
     @property
     def gap(self) -> Gap | None:

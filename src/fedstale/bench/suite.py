@@ -121,6 +121,15 @@ def _phone_days(n: int) -> dict[str, Any]:
     return {"participation": "phones", "participation_options": {"kind": "bootstrap", "only_seen": True}}
 
 
+def _stragglers(n: int) -> dict[str, Any]:
+    """A clock: half of the devices are seldom there, speeds differ, and a third of the replies miss the deadline.
+
+    The computing of a typical device takes half a second.
+    """
+    who = {"participation": "two-groups", "p_min": 0.2, "slot_seconds": 10.0}
+    return {**who, "server": "synchronous", "devices": "log-normal", "deadline": 0.8}
+
+
 AVAILABILITY: dict[str, Callable[[int], dict[str, Any]]] = {
     "two-groups": _two_groups,
     "log-uniform": _log_uniform,
@@ -129,6 +138,7 @@ AVAILABILITY: dict[str, Callable[[int], dict[str, Any]]] = {
     "spells": _spells,
     "phones": _phones,
     "phone-days": _phone_days,
+    "stragglers": _stragglers,
 }
 """Who comes, for N clients."""
 
@@ -165,6 +175,11 @@ class BenchSetting:
         """What is learned."""
         return choose("problem", self.problem, PROBLEMS)
 
+    @property
+    def timed(self) -> bool:
+        """Whether there is a clock, so that rules are compared by seconds as well."""
+        return "server" in AVAILABILITY[self.who](self.learned.clients)
+
     def settings(self, method: Method, lr: float, seed: int, *, noise: bool = False) -> Settings:
         """Return the settings of one run of a method; with `noise`, also the noise of its updates is measured."""
         problem = self.learned
@@ -177,7 +192,8 @@ class BenchSetting:
         if method.memory is not None:
             own["memory"] = method.memory
         every = max(1, self.rounds // self.evaluations)
-        shape = {"rounds": self.rounds, "evaluate_every": every, "update_noise": _DRAWS if noise else 0}
+        draws = _DRAWS if noise and not self.timed else 0  # in time nobody is drawn again
+        shape = {"rounds": self.rounds, "evaluate_every": every, "update_noise": draws}
         return make_settings(**given, **own, **shape, lr=lr, seed=seed)
 
 
@@ -189,6 +205,7 @@ SUITE: tuple[BenchSetting, ...] = (
     BenchSetting("digits", "spells"),
     BenchSetting("digits", "phones", rounds=240),
     BenchSetting("digits", "phone-days", rounds=240),
+    BenchSetting("digits", "stragglers", evaluations=100),
     BenchSetting("mnist-logistic", "two-groups"),
     BenchSetting("mnist-logistic", "log-uniform"),
     BenchSetting("mnist-logistic", "day-night"),

@@ -20,7 +20,7 @@ from ..checks import InvalidInput
 from ..simulation.methods import methods
 from ..sweeps import run_batch
 from .machine import machine_kind
-from .results import BY_SEED, Line, config_hash, derived
+from .results import BY_SEED, SECONDS, Line, config_hash, derived, seconds_to
 from .suite import BenchSetting, settings_named
 
 _ROUNDING = {"objective": 0.01, "accuracy": 0.01, "accuracy_worst_decile": 0.05}
@@ -63,11 +63,12 @@ def inconsistent(lines: Sequence[Line]) -> list[Check]:
     """Return the numbers that do not follow from the seeds of their own line."""
     wrong = []
     for line in (one for one in lines if one.ran):
-        follows = derived({name: line.by_seed(name) for name in BY_SEED}, line.gap)
+        follows = derived({name: line.by_seed(name) for name in (*BY_SEED, SECONDS)}, line.gap)
         for name, text in follows.items():
-            if text != line.row.get(name) and not (text == "nan" and line.row.get(name) in ("", "nan")):
+            stands = line.row.get(name) or ""  # a column may be younger than the table
+            if text != stands and not (text == "nan" and stands == ""):
                 known = name != "has_gap"
-                stated, found = (float(value or "nan") if known else math.nan for value in (line.row.get(name), text))
+                stated, found = (float(value or "nan") if known else math.nan for value in (stands, text))
                 wrong.append(Check(f"{line.setting}, {line.rule}", name, stated, found))
     return wrong
 
@@ -102,6 +103,12 @@ def rerun(line: Line, position: int, suite: Sequence[BenchSetting] | None = None
         if name == "objective":
             found = outcome.tail(settings.total_rounds, name)
         checks.append(Check(where, name, stated, float(found), 0.0 if here else _allowed(line, name, stated)))
+    timed, gap = line.by_seed(SECONDS), line.gap
+    if here and len(timed) and gap is not None:  # elsewhere a target may be reached an evaluation earlier or later
+        at = [t for t, _ in outcome.rows]
+        reached = seconds_to(gap.plain[position], lambda name: (at, [row[name] for _, row in outcome.rows]))
+        found = reached if outcome.diverged_in is None else math.nan
+        checks.append(Check(where, SECONDS, float(timed[position]), found))
     return checks
 
 

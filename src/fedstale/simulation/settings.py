@@ -23,7 +23,9 @@ _MOST_DEFAULT_ROUNDS = 1_000_000
 """More rounds than this must be asked for by number, not by 10/p_min."""
 ROUNDS = "rounds"
 """The server of a run in which time plays no part."""
-_TIME = ("server_options", "deadline", "devices", "device_options", "slot_seconds", "model_bytes", "until_seconds")
+TIME_SETTINGS = (
+    *("server_options", "deadline", "devices", "device_options", "slot_seconds", "model_bytes", "until_seconds"),
+)
 """Settings that mean something only where it does."""
 DEFAULT_TASK = "digits-mlp"
 """What is learned unless something else is asked for."""
@@ -210,7 +212,7 @@ class Settings(BaseModel):
                 if getattr(self, part) != type(self).model_fields[part].get_default(call_default_factory=True):
                     raise fail(part, getattr(self, part), f"cannot be combined with {setting} = {text}: set it there")
         if self.server == ROUNDS:
-            for name in _TIME:
+            for name in TIME_SETTINGS:
                 if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                     known = ", ".join(clock.SERVERS)
                     raise fail(
