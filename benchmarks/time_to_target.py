@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -201,8 +202,8 @@ def main() -> None:
     write_table(
         given.out / f"{given.task}.csv", list(lines[0]), [[row.get(key, "") for key in lines[0]] for row in table]
     )
-    for row in table:
-        print("  ".join(f"{key} {row.get(key, '–')}" for key in lines[0] if "seeds" not in key))
+    print(f"everybody, always: {full.mean:.1%} at {best:.4g}")
+    print("\n".join([f"| {' | '.join(HEADINGS)} |", "|" + "---|" * len(HEADINGS), *map(page_row, lines)]))
 
 
 def _tail(runs: Runs, settings: Settings) -> float:
@@ -235,6 +236,24 @@ def _line(runs: Runs, task: str, entry: Entry, lr: float, targets: dict[float, f
     line["wasted_device_seconds"] = f"{np.mean(worked or [math.nan]):.4g}"
     line["information_age"] = f"{np.mean([m['information_age'][-1] for m in found if m] or [math.nan]):.4g}"
     return line
+
+
+HEADINGS = (
+    *("method", "server", "η_c", "seconds to 90 %", "MB to 90 %", "reached 90 %", "reached 97 %"),
+    *("accuracy at the end, %", "late", "lost", "wasted device-seconds"),
+)
+
+
+def page_row(line: Mapping[str, str]) -> str:
+    """Write a line of the CSV as the page has it."""
+
+    def estimate(name: str) -> str:
+        return "–" if line[name] == "nan" else f"{float(line[name]):.3g} ± {float(line[f'{name}_error']):.2g}"
+
+    end = " ± ".join(f"{100 * float(line[name]):.1f}" for name in ("accuracy", "accuracy_error"))
+    counts = (f"{float(line[name]):.0f}" for name in ("late", "lost", "wasted_device_seconds"))
+    costs = (estimate("seconds_90"), estimate("megabytes_90"), line["reached_90"], line["reached_97"])
+    return f"| {' | '.join((line['method'], line['server'], line['lr'], *costs, end, *counts))} |"
 
 
 def _sum(values: Float) -> float:
