@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from benchmarks.time_to_target import ENTRIES, HEADINGS, page_row
+
 from fedstale.spreadsheet import read_table
 
 DOCS = Path(__file__).parents[2] / "docs"
