@@ -5,7 +5,8 @@
     python benchmarks/rules.py --task mnist-cnn --p-min 0.1,0.05 --swaps 0.6,1 --alphas "" --tune-in-first
 
 In each cell (participation × data) every method is tuned by the objective Σ α_i F_i over the clients' training data, on
-the seeds for choosing; a rate at the edge of its grid is widened until it is interior. Then it runs at that rate on the
+the seeds for choosing; a rate at the edge of its grid is widened until it is interior, and all methods of a cell are
+tried at all rates at which one of them was. Then it runs at that rate on the
 seeds for judging, and only those are in the table. "Everybody" is FedAvg with all clients in every round: same seeds,
 same batches. All runs go to a store: the same command, given again, goes on where it was interrupted.
 
@@ -278,7 +279,7 @@ def main() -> None:
     with TemporaryDirectory() as folder, Store.open(given.store or Path(folder) / "rules.db") as store:
         where = cells[:1] if given.tune_in_first else cells
         run = told(f"{given.task}: choosing rates", store, executor)
-        chosen = choose_rates(entries(given.task, where, given.methods), choosing, store, run).cells
+        chosen = choose_rates(entries(given.task, where, given.methods), choosing, store, run, same_rates=True).cells
         if given.tune_in_first:
             chosen = {(cell.name, name): chosen[cells[0].name, name] for cell in cells for name in given.methods}
         for place, rate, name in diverged_alone(chosen, "tempered"):

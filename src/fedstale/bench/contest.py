@@ -8,7 +8,8 @@ interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -84,8 +85,23 @@ class Chosen:
     failures: dict[Key, str] = field(default_factory=dict)
 
 
-def choose_rates(entries: Sequence[Entry], seeds: Sequence[int], store: Store, run: Run) -> Chosen:
-    """Find the best interior rate of every entry on the seeds for choosing."""
+def choose_rates(
+    entries: Sequence[Entry], seeds: Sequence[int], store: Store, run: Run, *, same_rates: bool = False
+) -> Chosen:
+    """Find the best interior rate of every entry on the seeds for choosing.
+
+    Parameters
+    ----------
+    entries
+        The methods and places.
+    seeds
+        For choosing.
+    store, run
+        Where the results go, and what does the runs.
+    same_rates
+        Whether in each place all methods are tried at all rates at which one of them was tried. The objective may have
+        more than one minimum along the rates, and a method whose grid ends between them would get the worse one.
+    """
     chosen, runs = Chosen(), []
     keys: dict[str, list[Key]] = {}  # everybody is the same run in places that differ only in who comes
     for entry in entries:
@@ -100,10 +116,27 @@ def choose_rates(entries: Sequence[Entry], seeds: Sequence[int], store: Store, r
 
     noted(runs)
     whole = widen(runs, store, noted, metric=METRIC)
+    while same_rates and (missing := list(_rates_of_others(entries, seeds, whole))):
+        noted(missing)
+        whole = widen([*whole, *missing], store, noted, metric=METRIC)
     for cell in tuned(results(store, whole, METRIC)):
         chosen.cells |= dict.fromkeys(keys[_where(cell.settings)], cell)
     chosen.failures = {key: reason for key, reason in chosen.failures.items() if key not in chosen.cells}
     return chosen
+
+
+def _rates_of_others(entries: Sequence[Entry], seeds: Sequence[int], runs: Sequence[Settings]) -> Iterator[Settings]:
+    """The runs at rates at which only other methods of the same place were tried."""
+    tried: dict[str, set[float]] = {}
+    for settings in runs:
+        tried.setdefault(_where(settings), set()).add(settings.lr or 0.0)
+    own = {entry.key: _where(entry.settings(entry.rates[0], seeds[0])) for entry in entries}
+    for where, entry in {own[entry.key]: entry for entry in entries}.items():
+        others = {rate for other in entries if other.place == entry.place for rate in tried[own[other.key]]}
+        for rate in sorted(others):
+            if not any(math.isclose(rate, known, rel_tol=1e-6) for known in tried[where]):
+                tried[where].add(rate)
+                yield from (entry.settings(rate, seed) for seed in (*seeds, *entry.more_seeds))
 
 
 def _where(settings: Settings) -> str:
