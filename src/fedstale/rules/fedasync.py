@@ -1,6 +1,7 @@
 """FedAsync: every reply is mixed into the model at once, the less the older the model it was computed from.
 
-Xie, Koyejo & Gupta, Asynchronous federated optimization, OPT 2020 (arXiv 1903.03934), Algorithm 1.
+Xie, Koyejo & Gupta, Asynchronous federated optimization, OPT 2020 (arXiv 1903.03934), Algorithm 1; s(τ) as
+in its evaluation setup (Section 5.2), a = 10 and b = 4 for the hinge.
 
     w ← (1 − α_τ) w + α_τ w_i,   α_τ = α s(τ),   τ the age of the model that w_i was computed from
 

@@ -7,47 +7,24 @@ everybody, it is that loop, bit for bit. What is on its way when a checkpoint is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..checks import Float, InvalidInput, fail, number
-from ..clock import (
-    Always,
-    Availability,
-    Buffered,
-    Clock,
-    Devices,
-    Equal,
-    Event,
-    IdleDevices,
-    Kind,
-    Outcome,
-    Server,
-    Slots,
-    Synchronous,
-    Work,
-)
+from ..checks import InvalidInput, fail
+from ..clock import Buffered, Kind, Outcome, Synchronous
 from ..federation import Ints, Round
 from ..participation import All, KnownProbabilities, UniformSample
 from ..randomness import generator
 from ..screening import fault
-from ..state import State
-from .history import Metrics
-from .loop import Simulation, before_round
-from .pending import PendingUpdates
+from .in_time import InTime
 
-_PREFIX = "clock/"
-"""Of the arrays of a state that hold the clock."""
 _LOTS = 4096
 """Random numbers that are drawn together."""
 
 
 @dataclass
-class TimedSimulation(Simulation):
+class TimedSimulation(InTime):
     """A simulation in which work takes time.
 
     Parameters
@@ -66,42 +43,11 @@ class TimedSimulation(Simulation):
         Seconds of virtual time after which the run ends, if it has not come to its last round.
     """
 
-    server: Server = field(default_factory=Synchronous)
-    devices: Devices = field(default_factory=Equal)
-    slot_seconds: float | None = None
-    model_bytes: float | None = None
-    until: float | None = None
-    clock: Clock = field(init=False)
-
-    def __post_init__(self, resume_from: State | None) -> None:
-        self.rule = self.rule.on_clock()
-        super().__post_init__(resume_from)
-        for name in ("slot_seconds", "model_bytes", "until"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name), 0.0, open_low=True)
-        if isinstance(self.server, Buffered):
-            self._check_asynchronous(self.server)
-        if self.update_noise:
-            raise fail("update_noise", self.update_noise, "is measured in rounds: a server in time draws nobody again")
-        self._pending = PendingUpdates(self.federation.num_params, self.model.dtype)
-        self._late = PendingUpdates(self.federation.num_params, self.model.dtype)
-        self._answered: list[tuple[Work, float]] = []
-        self._counts = dict.fromkeys(("late", "lost", "wasted", "up", "down"), 0.0)
-        self._drawn, self._lots = 0, (-1, list[float]())
-        self.clock = Clock(self.devices, self._availability(), self.federation.num_clients, self.seed)
-        self._ready = IdleDevices()
-        saved = {name: self.state.arrays.pop(name) for name in [*self.state.arrays] if name.startswith(_PREFIX)}
-        if resume_from is None:
-            for device in self.clock.everybody_there.tolist():
-                self._ready.add(device)
-        elif saved:
-            self._restore({name.removeprefix(_PREFIX): array for name, array in saved.items()})
-        else:
-            raise InvalidInput("the checkpoint holds no clock: it is that of a run without one")
-
-    def _check_asynchronous(self, server: Buffered) -> None:
+    def _check_server(self) -> None:
         """Refuse what an asynchronous server cannot have."""
-        n, rule = self.federation.num_clients, self.rule
+        n, rule, server = self.federation.num_clients, self.rule, self.server
+        if not isinstance(server, Buffered):
+            return
         if not rule.asynchronous:
             allowed = "needs updates that were computed from the server's present model: use a synchronous server"
             raise fail("rule", rule.name, allowed)
@@ -117,58 +63,13 @@ class TimedSimulation(Simulation):
             allowed = f"how often a client is in a step of a {server.name} server is not known: use an estimator"
             raise fail("probabilities", "known", allowed)
 
-    def _availability(self) -> Availability | None:
-        """Who is there in time; None where rounds of the process are those of the server."""
-        process, seconds = self.participation.availability, self.slot_seconds
-        if seconds is None and isinstance(self.server, Synchronous):
-            return None
-        if not process.varies and (process.probabilities() == 1.0).all():
-            return Always(process.num_clients)
-        return Slots(process, seconds or self.typical_seconds())
-
-    def typical_seconds(self) -> float:
-        """How long the work of a typical device takes: the median over the devices."""
-        everyone = np.arange(self.federation.num_clients)
-        watch = Clock(self.devices, None, len(everyone), self.seed).stopwatch
-        steps, _ = self.trainer.steps_and_lr(everyone[:1], 0)
-        up, down = self.rule.upload * self._vector, self.rule.download * self._vector
-        return float(np.median([watch.seconds(i, 0.0, down, float(steps[0]), up) for i in everyone.tolist()]))
-
-    @property
-    def _vector(self) -> float:
-        """Bytes of a vector of length d on its way."""
-        return float(self.federation.num_params * self.model.itemsize) if self.model_bytes is None else self.model_bytes
-
-    def _gather(self, t: int) -> tuple[Round, Metrics]:
+    def _until_step(self, t: int) -> Round:
         """Let time pass until the server steps."""
-        self._counts = dict.fromkeys(self._counts, 0.0)
-        self._counts["wasted"] = -self.clock.ledger.total_wasted
-        self._answered = []
-        begun = self.clock.now
         if isinstance(self.server, Buffered):
-            round = self._fill_buffer(t, self.server)
-        elif isinstance(self.server, Synchronous):
-            round = self._one_round(t, self.server)
-        else:
-            raise fail("server", self.server, "must be Synchronous, Buffered or Asynchronous")
-        clients = np.asarray(round.clients, dtype=np.int64)
-        metrics = before_round(self.rule, self.state, t, clients, self.model.itemsize)
-        ages: Float = np.zeros(len(clients)) if round.ages is None else np.asarray(round.ages, dtype=np.float64)
-        metrics |= {
-            "bytes_up": self._counts["up"],
-            "bytes_down": self._counts["down"],
-            "virtual_seconds": self.clock.now,
-            "late": self._counts["late"],
-            "lost": self._counts["lost"],
-            "age_mean": float(ages.mean()) if ages.size else 0.0,
-            "age_max": float(ages.max(initial=0.0)),
-        }
-        if self.clock.availability is None:
-            there = self.participation.availability.available(self.seed, t)
-            seconds = np.zeros(self.federation.num_clients)
-            seconds[there] = self.clock.now - begun
-            self.clock.ledger.there_for(seconds)
-        return round, metrics
+            return self._fill_buffer(t, self.server)
+        if isinstance(self.server, Synchronous):
+            return self._one_round(t, self.server)
+        raise fail("server", self.server, "must be Synchronous, Buffered or Asynchronous")
 
     # Rounds: ask, wait, step.
 
@@ -307,87 +208,3 @@ class TimedSimulation(Simulation):
             self._lots = (block, generator(self.seed, "whom to ask", block).random(_LOTS).tolist())
         self._drawn += 1
         return self._lots[1][place]
-
-    # Both.
-
-    def _ask(self, t: int, devices: Ints) -> list[Work]:
-        """Let devices begin to work on the present model."""
-        if not len(devices):
-            return []
-        steps, _ = self.trainer.steps_and_lr(devices, t)
-        begun = []
-        for place, (device, count) in enumerate(zip(devices.tolist(), steps.tolist(), strict=True)):
-            up, down = self.rule.traffic(self.state, devices[place : place + 1])
-            begun.append(self.clock.ask(device, t, down * self._vector, count, up * self._vector))
-            self._counts["down"] += down * self._vector
-        return begun
-
-    def _next(self, before: float) -> tuple[Event, Work | None] | None:
-        """Go on to the next event; what came late for a synchronous server is put aside."""
-        found = self.clock.next(before)
-        if found is None:
-            return None
-        event, work = found
-        if event.kind is Kind.LOST:
-            self._counts["lost"] += 1.0
-        elif event.kind is Kind.REPLY and work is not None:
-            self._counts["up"] += work.up_bytes
-            if isinstance(self.server, Synchronous) and work.version < self.state.round:
-                self.clock.ledger.add(work, self.clock.now, Outcome.LATE)
-                self._late.add(self._pending.take(work.device))
-        return found
-
-    def _after_step(self) -> Metrics:
-        """Those who were in the step can be asked again; say what the time was spent on."""
-        if isinstance(self.server, Buffered):
-            for work, _ in self._answered:
-                if self.clock.there(work.device):
-                    self._ready.add(work.device)
-        self._answered = []
-        ledger = self.clock.ledger
-        if self.until is not None and self.clock.now >= self.until:
-            self.stop = True
-        return {
-            "wasted_seconds": self._counts["wasted"] + ledger.total_wasted,
-            "information_age": ledger.information_age(self.clock.now),
-        }
-
-    @property
-    def knows_probabilities(self) -> bool:
-        """How often clients answer in time is not known, unless somebody says that it is."""
-        return isinstance(self.estimator, KnownProbabilities)
-
-    def _is_evaluated(self, t: int) -> bool:
-        return super()._is_evaluated(t) or (self.until is not None and self.clock.now >= self.until)
-
-    def client_metrics(self) -> dict[str, Float]:
-        """Seconds that each device worked, worked in vain, and was there without work, so far."""
-        ledger = self.clock.ledger
-        return {"busy_seconds": ledger.busy, "wasted_seconds": ledger.wasted, "idle_seconds": self.clock.idle}
-
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint, with all work that is under way."""
-        held = {
-            "": self.clock.arrays(),
-            "pending/": self._pending.arrays(),
-            "late/": self._late.arrays(),
-        }
-        arrays = {f"{_PREFIX}{part}{name}": array for part, found in held.items() for name, array in found.items()}
-        arrays[f"{_PREFIX}ready"] = self._ready.array()
-        arrays[f"{_PREFIX}drawn"] = np.array([self._drawn], dtype=np.int64)
-        self.state.arrays |= arrays
-        try:
-            super().save(folder)
-        finally:
-            for name in arrays:
-                del self.state.arrays[name]
-
-    def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-        self.clock.restore({name: array for name, array in arrays.items() if "/" not in name})
-        self._pending.restore(part("pending/"))
-        self._late.restore(part("late/"))
-        self._ready = IdleDevices(arrays["ready"].tolist())
-        self._drawn = int(arrays["drawn"][0])
