@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -68,8 +69,8 @@ def chosen(paths: list[Path]) -> dict[str, list[str]]:
     return groups
 
 
-def survivors(python: Path, tree: Path, files: list[str], tests: list[str], jobs: int) -> int:
-    """Run one group of files in a copy of the tree, print what was not noticed, and count it."""
+def survivors(python: Path, tree: Path, files: list[str], tests: list[str], jobs: int, minutes: float | None) -> None:
+    """Run one group of files in a copy of the tree, and print what was not noticed."""
     settings = {
         "source_paths": ["src"],
         "only_mutate": files,
@@ -90,23 +91,31 @@ def survivors(python: Path, tree: Path, files: list[str], tests: list[str], jobs
     log = tree / "log"
     with open(log, "w", encoding="utf-8") as file:  # a spinner that turns ten times a second
         command = [*mutmut, "run", "--max-children", str(jobs)]
-        done = subprocess.run(command, cwd=tree, env=around, stdout=file, stderr=file, check=False)
-    if done.returncode:
+        mutmut_run = subprocess.Popen(command, cwd=tree, env=around, stdout=file, stderr=file, start_new_session=True)
+        try:
+            code = mutmut_run.wait(None if minutes is None else 60 * minutes)
+        except subprocess.TimeoutExpired:
+            os.killpg(mutmut_run.pid, signal.SIGKILL)  # it has written down what it found so far
+            mutmut_run.wait()
+            code = 0
+    if code:
         print(*log.read_text(encoding="utf-8").replace("\r", "\n").splitlines()[-40:], sep="\n")
-        tried = f"{python} -m pytest {' '.join(tests)}"
-        raise SystemExit(f"mutmut ended with code {done.returncode}; do the tests pass as they are? {tried}")
+        raise SystemExit(
+            f"mutmut ended with code {code}; do the tests pass as they are? {python} -m pytest {' '.join(tests)}"
+        )
     told = subprocess.run(
         [*mutmut, "results", "--all", "true"], cwd=tree, stdout=subprocess.PIPE, text=True, check=True
     )
     states = [line.strip().rpartition(": ")[::2] for line in told.stdout.splitlines() if line.strip()]
-    left = [(name, state) for name, state in states if state != "killed"]
+    left = [(name, state) for name, state in states if state not in ("killed", "not checked")]
+    tried = sum(state != "not checked" for _, state in states)
     for name, state in left:
         show = subprocess.run([*mutmut, "show", name], cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
         print(f"\n{state}: {name}", *re.findall(r"^(?:@@.*|[-+](?![-+]).*)$", show.stdout, re.MULTILINE), sep="\n")
+    rest = f"; {len(states) - tried} more were not tried in {minutes:g} minutes" if tried < len(states) else ""
     print(
-        f"\n{', '.join(files)}: {len(left)} of {len(states)} changes that {', '.join(tests)} did not notice", flush=True
+        f"\n{', '.join(files)}: {len(left)} of {tried} changes that {', '.join(tests)} did not notice{rest}", flush=True
     )
-    return len(left)
 
 
 def main() -> None:
@@ -115,12 +124,13 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path, metavar="FILE", help="files or folders; default: all of them")
     parser.add_argument("--env", type=Path, default=Path(sys.prefix) / "mutants", help="where mutmut is installed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="changes tried at the same time")
+    parser.add_argument("--minutes", type=float, help="stop after so many for each group; what is left is counted")
     options = parser.parse_args()
     groups = chosen(options.paths)
     python = environment(options.env)
     for name, files in groups.items():
         with tempfile.TemporaryDirectory(prefix="fedstale-mutants-") as tree:
-            survivors(python, Path(tree), files, TESTS[name], options.jobs)
+            survivors(python, Path(tree), files, TESTS[name], options.jobs, options.minutes)
 
 
 if __name__ == "__main__":

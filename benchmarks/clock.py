@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedstale.clock import Always, Availability, Clock, IdleDevices, Kind, LogNormal, Outcome, Slots
+from fedstale.clock import Always, Availability, Clock, EventKind, IdleDevices, LogNormal, Outcome, Slots
 from fedstale.participation import Markov
 from fedstale.randomness import generator
 
@@ -34,7 +34,7 @@ def run(availability: Availability, events: int, concurrency: int) -> dict[str, 
     ready, waiting = IdleDevices(clock.everybody_there.tolist()), list[int]()
     set_up = time.process_time() - started
     lots: list[float] = []
-    counts, version, largest = dict.fromkeys(Kind, 0), 0, 0
+    counts, version, largest = dict.fromkeys(EventKind, 0), 0, 0
     started = time.process_time()
     for number in range(events):
         while len(ready) and len(clock.work) < concurrency:
@@ -46,10 +46,10 @@ def run(availability: Availability, events: int, concurrency: int) -> dict[str, 
             break
         event, work = found
         counts[event.kind] += 1
-        if work is not None and event.kind is Kind.REPLY:
+        if work is not None and event.kind is EventKind.REPLY:
             clock.ledger.add(work, clock.now, Outcome.USED)
             waiting.append(event.device)
-        elif event.kind is Kind.PRESENCE and event.device not in clock.work:
+        elif event.kind is EventKind.PRESENCE and event.device not in clock.work:
             if clock.there(event.device):
                 ready.add(event.device)
             else:
@@ -67,9 +67,9 @@ def run(availability: Availability, events: int, concurrency: int) -> dict[str, 
         "events": sum(counts.values()),
         "microseconds_per_event": 1e6 * seconds / sum(counts.values()),
         "set_up_seconds": set_up,
-        "replies": counts[Kind.REPLY],
-        "lost": counts[Kind.LOST],
-        "presence": counts[Kind.PRESENCE],
+        "replies": counts[EventKind.REPLY],
+        "lost": counts[EventKind.LOST],
+        "presence": counts[EventKind.PRESENCE],
         "largest_queue": largest,
         "virtual_seconds": clock.now,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

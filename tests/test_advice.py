@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedstale as fs
-from fedstale.advice import _NEGLIGIBLE, _WORTH, Advice, Measured, advise, size_text
+from fedstale.advice import _NEGLIGIBLE, _WORTH, Advice, MeasuredCorrelation, advise, size_text
 from fedstale.checks import InvalidInput
 from fedstale.participation import Bernoulli, Trace
 from fedstale.simulation.pilot import run_pilot, stored_pilot
@@ -23,13 +23,19 @@ chances = st.lists(st.floats(0.001, 1.0) | st.just(0.0) | st.just(1.0), min_size
 known = (
     st.none()
     | st.floats(-1.0, 1.0)
-    | st.builds(Measured, st.floats(-1.0, 1.0), st.floats(0.0, 0.5), st.none() | st.floats(-1, 1), st.just("a pilot"))
+    | st.builds(
+        MeasuredCorrelation, st.floats(-1.0, 1.0), st.floats(0.0, 0.5), st.none() | st.floats(-1, 1), st.just("a pilot")
+    )
 )
 
 
 @given(chances, known, st.none() | st.integers(1, 5000), st.none() | st.floats(0.0, 10.0), st.integers(1, 10**9))
 def test_the_answer_follows_from_the_table(
-    p: list[float], correlation: float | Measured | None, rounds: int | None, together: float | None, size: int
+    p: list[float],
+    correlation: float | MeasuredCorrelation | None,
+    rounds: int | None,
+    together: float | None,
+    size: int,
 ) -> None:
     found = advise(p, size, correlation, rounds=rounds, noise_together=together)
     gains = [1.0 - line.fedstale for line in found.table]
@@ -70,8 +76,18 @@ def test_no_keep_where_the_table_says_zero() -> None:
         ([0.05] * 24, {"rounds": 5}, "do not bother", "due to clients that were not seen before"),
         ([1.0] * 12 + [0.05] * 12, {}, "cannot tell", "correlation above 0.33"),
         ([1.0] * 12 + [0.05] * 12, {"correlation": 0.8}, "keep", "at β = 0.80"),
-        ([1.0] * 12 + [0.05] * 12, {"correlation": Measured(0.33, 0.05, None, "x")}, "cannot tell", "too close to"),
-        ([1.0] * 12 + [0.05] * 12, {"correlation": Measured(0.7, 0.02, None, "x")}, "keep", "measured correlation"),
+        (
+            [1.0] * 12 + [0.05] * 12,
+            {"correlation": MeasuredCorrelation(0.33, 0.05, None, "x")},
+            "cannot tell",
+            "too close to",
+        ),
+        (
+            [1.0] * 12 + [0.05] * 12,
+            {"correlation": MeasuredCorrelation(0.7, 0.02, None, "x")},
+            "keep",
+            "measured correlation",
+        ),
     ],
 )
 def test_answers(p: list[float], options: dict[str, object], verdict: str, words: str) -> None:

@@ -74,6 +74,20 @@ def test_what_only_its_own_file_uses_has_an_underscore() -> None:
     assert surface()[1] == []
 
 
+def test_no_two_classes_share_a_name() -> None:
+    """But a Flower strategy and its rule, which are one method."""
+    files = [file for file in (ROOT / "src/fedstale").rglob("*.py") if "template" not in file.parts]
+    places: dict[str, list[str]] = {}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(file.relative_to(ROOT / "src/fedstale").as_posix())
+    twice = {name: set(found) - {"flower/strategies.py"} for name, found in places.items() if len(found) > 1}
+    assert {
+        name: found for name, found in twice.items() if len(found) != 1 or not found.pop().startswith("rules/")
+    } == {}
+
+
 if __name__ == "__main__":
     count, alone = surface(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
     print(f"{count} public definitions, {len(alone)} of them used only in their own file")

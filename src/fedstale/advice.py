@@ -39,8 +39,8 @@ _PAPER_MODEL = 421_642
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a pilot measured.
+class MeasuredCorrelation:
+    """The correlation of stored updates with the next ones, as a pilot measured it.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Line:
+class _ExpectedNoise:
     """One line of the table: noise relative to U-FedAvg, if stored updates have this correlation with the next ones."""
 
     correlation: float
@@ -112,7 +112,7 @@ class Advice:
     noise: float
     noise_together: float | None
     correlation: float | None
-    table: tuple[Line, ...]
+    table: tuple[_ExpectedNoise, ...]
     theory_beta: dict[float, float]
     num_params: int
     storage: dict[str, int]
@@ -126,7 +126,7 @@ class Advice:
 def advise(
     p: ArrayLike,
     num_params: int = _PAPER_MODEL,
-    correlation: float | Measured | None = None,
+    correlation: float | MeasuredCorrelation | None = None,
     *,
     rounds: int | None = None,
     noise_together: float | None = None,
@@ -159,7 +159,7 @@ def advise(
     seen = _seen(chance, length)
     table = tuple(_line(c, seen) for c in _correlations(correlation))
     noise = summary.absence
-    known = correlation.correlation if isinstance(correlation, Measured) else correlation
+    known = correlation.correlation if isinstance(correlation, MeasuredCorrelation) else correlation
     storage = {"float32": 4 * chance.size * num_params, "bfloat16": 2 * chance.size * num_params}
     largest = max(noise, noise_together or 0.0)
     verdict, reason = _verdict(table, largest, seen, correlation)
@@ -204,22 +204,22 @@ def _seen(p: Float, rounds: int) -> float:
     return float(np.clip(odds @ share / odds.sum(), 0.0, 1.0))
 
 
-def _correlations(given: float | Measured | None) -> tuple[float, ...]:
+def _correlations(given: float | MeasuredCorrelation | None) -> tuple[float, ...]:
     if given is None:
         return _UNKNOWN
-    if isinstance(given, Measured):
+    if isinstance(given, MeasuredCorrelation):
         middle, reach = number("correlation", given.correlation, -1.0, 1.0), 2.0 * number("error", given.error, 0.0)
         return tuple(float(np.clip(middle + step, -1.0, 1.0)) for step in (-reach, 0.0, reach))
     return (number("correlation", given, -1.0, 1.0),)
 
 
-def _line(correlation: float, seen: float) -> Line:
+def _line(correlation: float, seen: float) -> _ExpectedNoise:
     beta = float(np.clip(correlation, 0.0, 1.0))
 
     def noise(weight: float) -> float:
         return 1.0 - seen * (2.0 * weight * correlation - weight**2)
 
-    return Line(correlation, beta, noise(beta), noise(1.0))
+    return _ExpectedNoise(correlation, beta, noise(beta), noise(1.0))
 
 
 def _without_memory(p: Float) -> str:
@@ -227,7 +227,7 @@ def _without_memory(p: Float) -> str:
 
 
 def _verdict(
-    table: tuple[Line, ...], noise: float, seen: float, correlation: float | Measured | None
+    table: tuple[_ExpectedNoise, ...], noise: float, seen: float, correlation: float | MeasuredCorrelation | None
 ) -> tuple[_Verdict, str]:
     """Read the answer off the table, and say why."""
     gains = [1.0 - line.fedstale for line in table]
@@ -236,7 +236,7 @@ def _verdict(
         return "do not bother", "every client always comes, and plain averaging is exact"
     if noise <= _NEGLIGIBLE:
         return "do not bother", f"the noise of absence is only {noise:.2g} of a client's squared update"
-    known = "measured" if isinstance(correlation, Measured) else "assumed"
+    known = "measured" if isinstance(correlation, MeasuredCorrelation) else "assumed"
     best = max(table, key=lambda line: -line.fedstale)
     if most < _WORTH:
         if correlation is None:
@@ -265,12 +265,12 @@ def _verdict(
     )
 
 
-def _range(table: tuple[Line, ...]) -> str:
+def _range(table: tuple[_ExpectedNoise, ...]) -> str:
     values = sorted({round(line.correlation, 2) for line in table})
     return f"{values[0]:.2f}" if len(values) == 1 else f"{values[0]:.2f} to {values[-1]:.2f}"
 
 
-def _betas(table: tuple[Line, ...]) -> str:
+def _betas(table: tuple[_ExpectedNoise, ...]) -> str:
     values = sorted({round(line.beta, 2) for line in table})
     return f"{values[0]:.2f}" if len(values) == 1 else f"{values[0]:.2f} to {values[-1]:.2f}"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedstale.analysis import Estimate, HeatMap, Measured
+from fedstale.analysis import Estimate, HeatMap, MeasuredRun
 from fedstale.analysis.palette import DIVERGING, SEQUENTIAL, blend
 from fedstale.simulation import make_settings
 
@@ -17,7 +17,7 @@ def heat(**by_beta: Sequence[float]) -> HeatMap:
     """A map of one point: accuracies by seed, for β = 0 (`b0`), 0.5 (`b5`), 1 (`b1`) and auto."""
     betas = {"b0": 0.0, "b5": 0.5, "b1": 1.0, "auto": "auto"}
     return HeatMap.of(
-        Measured(make_settings(p_min=0.1, swap=0.6, beta=betas[name], lr=0.1, seed=seed), accuracy, {})
+        MeasuredRun(make_settings(p_min=0.1, swap=0.6, beta=betas[name], lr=0.1, seed=seed), accuracy, {})
         for name, accuracies in by_beta.items()
         for seed, accuracy in enumerate(accuracies)
     )

@@ -9,7 +9,7 @@ from fedstale.analysis import (
     Cell,
     Estimate,
     Gap,
-    Measured,
+    MeasuredRun,
     ahead,
     closed_over_cells,
     decades_of_good_rates,
@@ -55,7 +55,7 @@ def test_gap_closed_over_cells() -> None:
 
 
 def test_decades_of_good_rates() -> None:
-    run = Measured(make_settings(), -0.1, {})
+    run = MeasuredRun(make_settings(), -0.1, {})
     cell = Cell((run,), 0.1, {0.01: -0.104, 0.1: -0.1, 1.0: -0.2, 10.0: NAN, None: -0.1})
     assert decades_of_good_rates(cell) == pytest.approx(1.0)
     assert np.isnan(decades_of_good_rates(Cell((run,), 0.1, {0.1: NAN})))

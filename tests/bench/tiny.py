@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fedstale as fs
-from fedstale.bench import BenchRun, BenchSetting, Problem, bench_methods
+from fedstale.bench import BenchProblem, BenchRun, BenchSetting, bench_methods
 from fedstale.bench import suite as suites
 from fedstale.checks import InvalidInput
 from fedstale.federation import CheckedRound
@@ -46,7 +46,9 @@ class Impossible(Rule):
 
 def register() -> None:
     """Make the settings and the rules known, as a pull request would."""
-    problem = Problem({"task": "digits-mlp", "share": 0.1, "batch_size": 4, "local_steps": 2}, (0.1, 1.0), clients=4)
+    problem = BenchProblem(
+        {"task": "digits-mlp", "share": 0.1, "batch_size": 4, "local_steps": 2}, (0.1, 1.0), clients=4
+    )
     suites.PROBLEMS["tiny"] = problem
     RULES.update({rule.name: rule for rule in (HalfStep, Impossible)})
 

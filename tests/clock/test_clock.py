@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedstale as fs
-from fedstale.clock import Always, Availability, Clock, Equal, Intervals, Kind, LogNormal, Outcome, Slots
+from fedstale.clock import Always, Availability, Clock, Equal, EventKind, Intervals, LogNormal, Outcome, Slots
 from fedstale.participation import Bernoulli, Cyclic, Markov, Trace
 
 SLOW = Equal(steps_per_second=1.0, down=1.0, up=1.0)
@@ -60,13 +60,13 @@ def test_work_ends_in_a_reply_or_with_the_device_that_leaves() -> None:
         event, work = clock.next() or (None, None)
         assert event is not None
         seen.append((event.time, event.kind, event.device, None if work is None else work.end - work.start))
-        if event.kind is Kind.REPLY and work is not None:
+        if event.kind is EventKind.REPLY and work is not None:
             clock.ledger.add(work, clock.now, Outcome.USED)
     assert seen == [
-        (6.0, Kind.PRESENCE, 1, None),
-        (6.0, Kind.LOST, 1, 6.0),
-        (7.0, Kind.REPLY, 0, 7.0),
-        (100.0, Kind.PRESENCE, 0, None),
+        (6.0, EventKind.PRESENCE, 1, None),
+        (6.0, EventKind.LOST, 1, 6.0),
+        (7.0, EventKind.REPLY, 0, 7.0),
+        (100.0, EventKind.PRESENCE, 0, None),
     ]
     assert clock.ledger.wasted.tolist() == [0.0, 6.0]
     assert clock.ledger.busy.tolist() == [7.0, 6.0]
@@ -105,7 +105,7 @@ def play(clock: Clock, events: int) -> list[tuple[float, int, int]]:
         event, work = clock.next() or (None, None)
         if event is None:
             break
-        if work is not None and event.kind is Kind.REPLY:
+        if work is not None and event.kind is EventKind.REPLY:
             clock.ledger.add(work, clock.now, Outcome.USED)
         seen.append((event.time, int(event.kind), event.device))
     return seen
@@ -137,7 +137,7 @@ def test_a_clock_that_was_saved_goes_on_as_if_nothing_had_happened(
                     second.ask(device, cut + len(seen), 10.0, 5.0, 10.0)
             event, work = second.next() or (None, None)
             assert event is not None
-            if work is not None and event.kind is Kind.REPLY:
+            if work is not None and event.kind is EventKind.REPLY:
                 second.ledger.add(work, second.now, Outcome.USED)
             seen.append((event.time, int(event.kind), event.device))
         return seen

@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstale.clock import Event, EventQueue, Kind
+from fedstale.clock import Event, EventKind, EventQueue
 
-events = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(Kind), st.integers(0, 4)), unique=True, max_size=40).map(
-    lambda found: [Event(float(time), kind, device, 1) for time, kind, device in found]
-)
+events = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(EventKind), st.integers(0, 4)), unique=True, max_size=40
+).map(lambda found: [Event(float(time), kind, device, 1) for time, kind, device in found])
 
 
 @given(events, st.randoms(use_true_random=False))

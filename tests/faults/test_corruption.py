@@ -162,11 +162,11 @@ def test_exports_appear_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_tables_of_a_sweep_appear_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process leaves that dies while it writes a table is the table before."""
-    from fedstale.analysis import Measured
+    from fedstale.analysis import MeasuredRun
     from fedstale.simulation import make_settings
     from fedstale.sweeps import write_csv
 
-    table = [Measured(make_settings(seed=seed), 0.5, {"accuracy": 0.5}) for seed in range(3)]
+    table = [MeasuredRun(make_settings(seed=seed), 0.5, {"accuracy": 0.5}) for seed in range(3)]
     write_csv(tmp_path / "t.csv", table)
     before = (tmp_path / "t.csv").read_bytes()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fedstale.analysis import Measured
+from fedstale.analysis import MeasuredRun
 from fedstale.paper.grids import BETAS, P_MIN, SWAPS
 from fedstale.simulation import make_settings
 
@@ -21,7 +21,7 @@ def measured(
     seeds: int = 3,
     rates: Iterable[float] = (0.1,),
     probabilities: str = "known",
-) -> list[Measured]:
+) -> list[MeasuredRun]:
     rows = []
     for p in p_min:
         for swap in swaps:
@@ -33,7 +33,7 @@ def measured(
                         )
                         value = accuracy(p, swap, beta, seed, lr)
                         metrics = {"accuracy": value, "swap_train": swap, "swap_test": swap - 0.01 * seed}
-                        rows.append(Measured(one, value, metrics, 3 if value != value else None))
+                        rows.append(MeasuredRun(one, value, metrics, 3 if value != value else None))
     return rows
 
 

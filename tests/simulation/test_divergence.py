@@ -20,7 +20,7 @@ from fedstale.figures import comparison_picture
 from fedstale.simulation import Comparison, EarlyStop, Method, Settings, compare_settings, make_settings
 from fedstale.simulation.history import RoundsInMemory
 from fedstale.store import Store
-from fedstale.sweeps import Outcome, in_process, results, sweep, write_csv
+from fedstale.sweeps import RunOutcome, in_process, results, sweep, write_csv
 from fedstale.sweeps.batches import _run_alone
 from tests.command_line import ok
 
@@ -176,4 +176,4 @@ def test_every_command_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_outcome_that_failed_has_not_diverged() -> None:
-    assert Outcome({}, reason="no disk", failed=True).diverged_in is None
+    assert RunOutcome({}, reason="no disk", failed=True).diverged_in is None

@@ -3,13 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstale.store.blocks import Block, Kind, Series, decode, encode, to_matrix
+from fedstale.store.blocks import Block, Series, SeriesKind, decode, encode, to_matrix
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 rounds = st.lists(st.integers(0, 10**6), min_size=1, max_size=40, unique=True).map(sorted)
 
 
-def filled(kind: Kind, at: list[int], values: list[object]) -> Block:
+def filled(kind: SeriesKind, at: list[int], values: list[object]) -> Block:
     block = Block(kind, "x")
     for round, value in zip(at, values, strict=True):
         block.add(round, value)  # type: ignore[arg-type]
@@ -19,7 +19,7 @@ def filled(kind: Kind, at: list[int], values: list[object]) -> Block:
 @given(rounds, st.data())
 def test_a_metric_comes_back_bit_for_bit(at: list[int], data: st.DataObject) -> None:
     values = data.draw(st.lists(floats, min_size=len(at), max_size=len(at)))
-    series = decode(Kind.METRIC, at[0], filled(Kind.METRIC, at, list(values)).encode())
+    series = decode(SeriesKind.METRIC, at[0], filled(SeriesKind.METRIC, at, list(values)).encode())
     assert series.rounds.tolist() == at
     assert series.counts.tolist() == [1] * len(at)
     assert series.values.tobytes() == np.array(values).tobytes()
@@ -28,7 +28,7 @@ def test_a_metric_comes_back_bit_for_bit(at: list[int], data: st.DataObject) -> 
 @given(rounds, st.data())
 def test_rows_of_different_length_come_back(at: list[int], data: st.DataObject) -> None:
     rows = [np.array(data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=6)), dtype=np.int64) for _ in at]
-    series = decode(Kind.PARTICIPANTS, at[0], filled(Kind.PARTICIPANTS, at, list(rows)).encode())
+    series = decode(SeriesKind.PARTICIPANTS, at[0], filled(SeriesKind.PARTICIPANTS, at, list(rows)).encode())
     assert [row.tolist() for row in series.split()] == [row.tolist() for row in rows]
 
 
@@ -49,14 +49,14 @@ def test_a_matrix_ends_in_nan_where_a_round_has_fewer_clients() -> None:
 @pytest.mark.parametrize("place", range(2, 60, 7))
 def test_a_changed_byte_is_an_error_and_never_a_wrong_number(place: int) -> None:
     values = np.random.default_rng(0).normal(size=50)
-    data = bytearray(encode(Kind.METRIC, Series(np.arange(50), np.ones(50, dtype=np.int64), values)))
+    data = bytearray(encode(SeriesKind.METRIC, Series(np.arange(50), np.ones(50, dtype=np.int64), values)))
     data[place] ^= 1
     with pytest.raises(ValueError):
-        decode(Kind.METRIC, 0, bytes(data))
+        decode(SeriesKind.METRIC, 0, bytes(data))
 
 
 def test_a_block_closes_by_rounds_and_by_size() -> None:
-    many = filled(Kind.METRIC, list(range(256)), [0.0] * 256)
+    many = filled(SeriesKind.METRIC, list(range(256)), [0.0] * 256)
     assert many.full
-    assert not filled(Kind.METRIC, list(range(255)), [0.0] * 255).full
-    assert filled(Kind.CLIENTS, [0], [np.zeros(10_000)]).full
+    assert not filled(SeriesKind.METRIC, list(range(255)), [0.0] * 255).full
+    assert filled(SeriesKind.CLIENTS, [0], [np.zeros(10_000)]).full

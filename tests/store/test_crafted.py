@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fedstale.store import Store, StoreError
-from fedstale.store.blocks import Kind, decode, with_checksum
+from fedstale.store.blocks import SeriesKind, decode, with_checksum
 from fedstale.store.info import CHECKSUM, checksum
 from tests.faults.fork_server import Done, ForkServer
 
@@ -156,7 +156,7 @@ def test_settings_without_a_bottom(text: str, tmp_path: Path) -> None:
         everything(tmp_path)
 
 
-def rewrite(connection: sqlite3.Connection, kind: Kind, raw: bytes) -> None:
+def rewrite(connection: sqlite3.Connection, kind: SeriesKind, raw: bytes) -> None:
     """Put a block of this content in the place of the first one of its kind."""
     key, name = connection.execute("SELECT run, name FROM block WHERE kind = ?", (int(kind),)).fetchone()
     connection.execute("DELETE FROM block WHERE kind = ?", (int(kind),))
@@ -174,25 +174,25 @@ def packed(rounds: list[int], counts: list[int], values: bytes, count: int | Non
 @pytest.mark.parametrize(
     ("kind", "raw"),
     [
-        (Kind.METRIC, b""),
-        (Kind.METRIC, packed([], [], b"")),
-        (Kind.METRIC, packed([0, 1], [1, 1], bytes(16), 2**31)),
-        (Kind.METRIC, packed([0, 1], [1, 1], bytes(16), 2**32 - 1)),
-        (Kind.METRIC, packed([0, 1], [1, 1], bytes(15))),
-        (Kind.METRIC, packed([0, 1], [2, 0], bytes(16))),
-        (Kind.METRIC, packed([0, 1], [-1, 3], bytes(16))),
-        (Kind.METRIC, packed([0, 0], [1, 1], bytes(16))),
-        (Kind.METRIC, packed([0, -5], [1, 1], bytes(16))),
-        (Kind.METRIC, packed([7, 1], [1, 1], bytes(16))),
-        (Kind.METRIC, packed([0, 5000], [1, 1], bytes(16))),
-        (Kind.METRIC, packed([0] + [1] * 256, [1] * 257, bytes(8 * 257))),
-        (Kind.ROUNDS, packed([0, 299], [1, 0], bytes(8))),
-        (Kind.PARTICIPANTS, packed([0], [1], b"\xff" * 4)),
-        (Kind.PARTICIPANTS, packed([0], [1], b"\xff\xff\xff\x7f")),
-        (Kind.PARTICIPANTS, packed([0, 1], [2**31 - 1, 2**31 - 1], bytes(8))),
+        (SeriesKind.METRIC, b""),
+        (SeriesKind.METRIC, packed([], [], b"")),
+        (SeriesKind.METRIC, packed([0, 1], [1, 1], bytes(16), 2**31)),
+        (SeriesKind.METRIC, packed([0, 1], [1, 1], bytes(16), 2**32 - 1)),
+        (SeriesKind.METRIC, packed([0, 1], [1, 1], bytes(15))),
+        (SeriesKind.METRIC, packed([0, 1], [2, 0], bytes(16))),
+        (SeriesKind.METRIC, packed([0, 1], [-1, 3], bytes(16))),
+        (SeriesKind.METRIC, packed([0, 0], [1, 1], bytes(16))),
+        (SeriesKind.METRIC, packed([0, -5], [1, 1], bytes(16))),
+        (SeriesKind.METRIC, packed([7, 1], [1, 1], bytes(16))),
+        (SeriesKind.METRIC, packed([0, 5000], [1, 1], bytes(16))),
+        (SeriesKind.METRIC, packed([0] + [1] * 256, [1] * 257, bytes(8 * 257))),
+        (SeriesKind.ROUNDS, packed([0, 299], [1, 0], bytes(8))),
+        (SeriesKind.PARTICIPANTS, packed([0], [1], b"\xff" * 4)),
+        (SeriesKind.PARTICIPANTS, packed([0], [1], b"\xff\xff\xff\x7f")),
+        (SeriesKind.PARTICIPANTS, packed([0, 1], [2**31 - 1, 2**31 - 1], bytes(8))),
     ],
 )
-def test_a_block_that_no_run_can_have_written(kind: Kind, raw: bytes, tmp_path: Path) -> None:
+def test_a_block_that_no_run_can_have_written(kind: SeriesKind, raw: bytes, tmp_path: Path) -> None:
     crafted(tmp_path, lambda connection: rewrite(connection, kind, raw))
     with pytest.raises(StoreError, match="damaged"):
         everything(tmp_path)
@@ -205,7 +205,7 @@ def test_a_small_store_does_not_fill_the_memory(tmp_path: Path, fork_server: For
         stream, zeros = zlib.compressobj(9), bytes(1 << 20)
         data = stream.compress(b"\x01" + bytes(11)) + stream.flush(zlib.Z_FULL_FLUSH)
         data += (stream.compress(zeros) + stream.flush(zlib.Z_FULL_FLUSH)) * (1 << 10)  # it depends on nothing before
-        place = 1, int(Kind.METRIC), "loss", 0
+        place = 1, int(SeriesKind.METRIC), "loss", 0
         data = with_checksum(data + stream.flush(), *place)
         assert len(data) < 2 << 20
         connection.execute("DELETE FROM block WHERE kind = 1")
@@ -245,7 +245,7 @@ def test_many_rounds_of_many_metrics_do_not_fill_the_memory(
 
 def test_a_wide_round_among_narrow_ones_does_not_fill_the_memory(tmp_path: Path) -> None:
     raw = packed([0] + [1] * 255, [10_000_000] + [0] * 255, bytes(80_000_000))
-    crafted(tmp_path, lambda connection: rewrite(connection, Kind.CLIENTS, raw))
+    crafted(tmp_path, lambda connection: rewrite(connection, SeriesKind.CLIENTS, raw))
     with Store.open(tmp_path, read_only=True) as store, pytest.raises(StoreError, match="request fewer"):
         store.run("one").client_metrics("p")
 
@@ -266,8 +266,8 @@ def test_a_damaged_line_is_not_sealed_anew_by_going_on(tmp_path: Path) -> None:
                 store.resume("one")
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_noise_in_a_block_is_always_the_same_kind_of_error(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(SeriesKind))
+def test_noise_in_a_block_is_always_the_same_kind_of_error(kind: SeriesKind) -> None:
     chance = np.random.default_rng(int(kind))
     for size in [*range(40), 100, 1000]:
         for high in (2, 256):

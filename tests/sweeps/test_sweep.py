@@ -15,7 +15,18 @@ import pytest
 from fedstale.simulation import Settings, make_settings
 from fedstale.simulation.identity import identity
 from fedstale.store import Store
-from fedstale.sweeps import Batch, Grid, Outcome, in_process, missing, processes, results, run_batch, sweep, write_csv
+from fedstale.sweeps import (
+    Batch,
+    Grid,
+    RunOutcome,
+    in_process,
+    missing,
+    processes,
+    results,
+    run_batch,
+    sweep,
+    write_csv,
+)
 from fedstale.sweeps.executors import _Outcomes
 
 GRID = Grid(
@@ -84,7 +95,7 @@ def test_one_bad_run_in_a_batch_is_the_only_one_to_fail(monkeypatch: pytest.Monk
         return real(self)
 
     monkeypatch.setattr(Lockstep, "run", fails)
-    monkeypatch.setattr(batches, "_run_alone", lambda one: Outcome(one.record(), reason="out of luck", failed=True))
+    monkeypatch.setattr(batches, "_run_alone", lambda one: RunOutcome(one.record(), reason="out of luck", failed=True))
     outcomes = run_batch([make_settings(rounds=2, lr=lr).record() for lr in (0.1, 0.3, 0.2)], True)
     assert [outcome.failed for outcome in outcomes] == [False, True, False]
 

@@ -13,7 +13,7 @@ from fedstale.analysis import Cell, tuned
 from fedstale.checks import InvalidInput
 from fedstale.simulation import Settings
 from fedstale.store import Store
-from fedstale.sweeps import Batch, Grid, Outcome, at_edges, lr_grid, results, sweep, widen
+from fedstale.sweeps import Batch, Grid, RunOutcome, at_edges, lr_grid, results, sweep, widen
 from fedstale.sweeps.executors import _Outcomes
 from fedstale.sweeps.widening import beyond
 from fedstale.tasks.catalogue import _DIGITS_GRID, _MNIST_GRID, _PAPER_GRID
@@ -35,13 +35,13 @@ class Laboratory:
             self.batches.append(batch)
             yield batch, [self.outcome(one) for one in batch.runs]
 
-    def outcome(self, one: Settings) -> Outcome:
+    def outcome(self, one: Settings) -> RunOutcome:
         value = self.accuracy(one)
         if math.isinf(value):
-            return Outcome(one.record(), reason="out of luck", failed=True)
+            return RunOutcome(one.record(), reason="out of luck", failed=True)
         if math.isnan(value):
-            return Outcome(one.record(), reason="diverged", diverged_in=1)
-        return Outcome(one.record(), [(one.total_rounds - 1, {"accuracy": value})])
+            return RunOutcome(one.record(), reason="diverged", diverged_in=1)
+        return RunOutcome(one.record(), [(one.total_rounds - 1, {"accuracy": value})])
 
     def tune(self, **axes: Sequence[object] | str) -> list[Cell]:
         self.batches.clear()

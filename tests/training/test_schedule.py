@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedstale.training.schedule import Queues, Speeds, homes, pieces, plan
+from fedstale.training.schedule import Queues, WorkerSpeeds, homes, pieces, plan
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -62,7 +62,7 @@ def test_a_worker_that_is_done_takes_from_the_others(seed: int) -> None:
 
 
 def test_speeds_are_measured_and_forgotten() -> None:
-    speeds = Speeds(3)
+    speeds = WorkerSpeeds(3)
     assert speeds.values.tolist() == [1.0, 1.0, 1.0]
     speeds.observe(1, 10.0, 2.0)
     assert speeds.values.tolist() == [5.0, 5.0, 5.0]

@@ -17,7 +17,7 @@ from .heatmap import HeatMap, Square
 from .methods import METHOD_SETTINGS, config_label, method_label, method_order
 from .palette import COLOURS, Style, style, styles
 from .ranking import Ahead, ahead, mean_ranks, ranks
-from .table import Cell, Measured, Table
+from .table import Cell, MeasuredRun, Table
 from .tail import TAIL, tail
 from .target import Cost, cost_to_target
 from .tuning import decades_of_good_rates, tuned
@@ -34,7 +34,7 @@ __all__ = [
     "Estimate",
     "Gap",
     "HeatMap",
-    "Measured",
+    "MeasuredRun",
     "Raster",
     "Square",
     "Style",

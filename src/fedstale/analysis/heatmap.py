@@ -15,7 +15,7 @@ from ..spreadsheet import write_table
 from ..tasks.label_swap import swap_text
 from .estimate import Estimate
 from .palette import DIVERGING, SEQUENTIAL, blend
-from .table import Cell, Measured
+from .table import Cell, MeasuredRun
 from .tuning import tuned
 
 Point = tuple[float, float]
@@ -73,7 +73,7 @@ class HeatMap:
                 self.cells.setdefault((settings.p_min, settings.swap), {})[settings.beta] = cell
 
     @classmethod
-    def of(cls, runs: Iterable[Measured]) -> HeatMap:
+    def of(cls, runs: Iterable[MeasuredRun]) -> HeatMap:
         """Tune finished runs."""
         return cls(tuned(runs))
 

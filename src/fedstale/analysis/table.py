@@ -43,7 +43,7 @@ class _RunMetrics(Protocol):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """One run that came to its end.
 
     Attributes
@@ -93,7 +93,7 @@ class Cell:
         rate at which a seed diverged closes its side: there is nothing to be had beyond it.
     """
 
-    runs: tuple[Measured, ...]
+    runs: tuple[MeasuredRun, ...]
     lr: float | None = None
     rates: dict[float | None, float] = field(default_factory=dict)
     at_edge: Edge | None = None

@@ -12,17 +12,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .table import Cell, Edge, Measured
+from .table import Cell, Edge, MeasuredRun
 
 _Key = tuple[tuple[str, str], ...]
 
 
-def _setting_key(run: Measured, *leave_out: str) -> _Key:
+def _setting_key(run: MeasuredRun, *leave_out: str) -> _Key:
     """Everything that the settings say but for some names."""
     return tuple((name, repr(value)) for name, value in run.settings.record().items() if name not in leave_out)
 
 
-def tuned(table: Iterable[Measured], tuned_on: Iterable[Cell] = ()) -> list[Cell]:
+def tuned(table: Iterable[MeasuredRun], tuned_on: Iterable[Cell] = ()) -> list[Cell]:
     """Group runs that differ only in rate and seed, and take the best rate of each group, in order of appearance.
 
     Parameters
@@ -33,7 +33,7 @@ def tuned(table: Iterable[Measured], tuned_on: Iterable[Cell] = ()) -> list[Cell
         Cells of other seeds, on which the rates of these runs were chosen: they say whether a rate is at an edge.
     """
     edges = {_setting_key(cell.runs[0], "lr", "seed"): cell.at_edge for cell in tuned_on}
-    groups: dict[_Key, dict[float | None, list[Measured]]] = {}
+    groups: dict[_Key, dict[float | None, list[MeasuredRun]]] = {}
     for run in table:
         rates = groups.setdefault(_setting_key(run, "lr", "seed"), {})
         rates.setdefault(run.settings.lr, []).append(run)

@@ -12,10 +12,20 @@ with Store.open("runs") as store:
 from .contest import Entry, Score, all_present, choose_rates, judge
 from .leaderboard import page, result_files
 from .machine import instructions, machine_kind
-from .results import Line, config_hash, read
+from .results import ResultRow, config_hash, read
 from .run import BenchRun, bench_methods, why_not
 from .standings import Standing, standings
-from .suite import AVAILABILITY, CHOOSING, JUDGING, PROBLEMS, SUITE, BenchSetting, Problem, log_uniform, settings_named
+from .suite import (
+    AVAILABILITY,
+    CHOOSING,
+    JUDGING,
+    PROBLEMS,
+    SUITE,
+    BenchProblem,
+    BenchSetting,
+    log_uniform,
+    settings_named,
+)
 from .verify import Check, inconsistent, rerun, sampled
 
 __all__ = [
@@ -24,12 +34,12 @@ __all__ = [
     "JUDGING",
     "PROBLEMS",
     "SUITE",
+    "BenchProblem",
     "BenchRun",
     "BenchSetting",
     "Check",
     "Entry",
-    "Line",
-    "Problem",
+    "ResultRow",
     "Score",
     "Standing",
     "all_present",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Cell, Estimate, Gap, Measured, decades_of_good_rates, tuned
+from ..analysis import Cell, Estimate, Gap, MeasuredRun, decades_of_good_rates, tuned
 from ..checks import Float
 from ..simulation.settings import TIME_SETTINGS, Settings
 from ..store import Store
@@ -162,7 +162,7 @@ class Score:
 
     key: Key
     cell: Cell
-    runs: tuple[Measured, ...]
+    runs: tuple[MeasuredRun, ...]
     gap: Gap | None = None
 
     @cached_property
@@ -219,7 +219,7 @@ def judge(
     return [Score(key, cells[key], own, gaps.get(key[0])) for key, own in done.items()]
 
 
-def _gaps(runs: Mapping[Key, Sequence[Measured]], plain: str, everybody: str) -> Iterable[tuple[str, Gap]]:
+def _gaps(runs: Mapping[Key, Sequence[MeasuredRun]], plain: str, everybody: str) -> Iterable[tuple[str, Gap]]:
     for place in dict.fromkeys(place for place, _ in runs):
         ends = [runs.get((place, method)) for method in (plain, everybody)]
         if ends[0] is not None and ends[1] is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..analysis import Estimate, ranks
 from ..simulation.methods import EVERYBODY
-from .results import SECONDS, Line, method_name, read
+from .results import SECONDS, ResultRow, method_name, read
 from .standings import Standing, by_setting, standings
 from .suite import CHOOSING, SUITE, YARDSTICK, BenchSetting
 
@@ -35,7 +35,7 @@ def page(paths: Sequence[Path], suite: Sequence[BenchSetting] = SUITE) -> str:
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-def _head(lines: Sequence[Line], paths: Sequence[Path]) -> str:
+def _head(lines: Sequence[ResultRow], paths: Sequence[Path]) -> str:
     settings, rules = ({getattr(line, name) for line in lines} - {_LIMIT} for name in ("setting", "rule"))
     gaps = {line.setting for line in lines if line.row["has_gap"] == "True"}
     files = ", ".join(f"`{path.name}`" for path in paths)
@@ -110,7 +110,7 @@ settings, and adjusted for the number of rules. Settings of one task share data,
 """
 
 
-def _setting(name: str, lines: dict[str, Line]) -> str:
+def _setting(name: str, lines: dict[str, ResultRow]) -> str:
     limit = [line for rule, line in lines.items() if rule == _LIMIT]
     rank = ranks({rule: line.number("objective") for rule, line in lines.items() if rule != _LIMIT})
     ordered = [
@@ -154,7 +154,7 @@ Seeds {seeds}.{note}
 """
 
 
-def _left_out(lines: Sequence[Line], suite: Sequence[BenchSetting]) -> str:
+def _left_out(lines: Sequence[ResultRow], suite: Sequence[BenchSetting]) -> str:
     table = by_setting(lines)
     every = dict.fromkeys(line.rule for line in lines)
     said = []
@@ -178,13 +178,13 @@ def _left_out(lines: Sequence[Line], suite: Sequence[BenchSetting]) -> str:
     )
 
 
-def _made(lines: Sequence[Line]) -> str:
+def _made(lines: Sequence[ResultRow]) -> str:
     kinds = dict.fromkeys((line.row["version"], line.row["machine"]) for line in lines)
     said = "\n".join(f"- fedstale {version}; {machine}" for version, machine in kinds)
     return f"## Made with\n\n{said}\n\nTimes (ms) were taken on a machine that did other work as well."
 
 
-def _objective(line: Line) -> str:
+def _objective(line: ResultRow) -> str:
     own = line.estimate("objective")
     return f"{own:.4f}" if not math.isnan(own.mean) else f"diverged ({line.row['diverged']} of {len(line.seeds)} seeds)"
 

@@ -147,7 +147,7 @@ def _second_half(at: object, values: object, rounds: int) -> float:
 
 
 @dataclass(frozen=True)
-class Line:
+class ResultRow:
     """A line of a table of results, read.
 
     Attributes
@@ -200,9 +200,9 @@ class Line:
         return Estimate(self.number(name), self.number(f"{name}_error"), len(self.seeds))
 
 
-def read(paths: Iterable[Path]) -> list[Line]:
+def read(paths: Iterable[Path]) -> list[ResultRow]:
     """Read results; of a setting and rule that several files have, the first counts."""
-    found: dict[tuple[str, str], Line] = {}
+    found: dict[tuple[str, str], ResultRow] = {}
     for path in paths:
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
@@ -213,7 +213,7 @@ def read(paths: Iterable[Path]) -> list[Line]:
         for row in rows:
             if missing := [name for name in (*KEY, "seeds", "lr", "config", "cannot") if row.get(name) is None]:
                 raise InvalidInput(f"{path} is not a table of fedstale bench: it has no column {missing[0]}")
-            found.setdefault((row["setting"], row["rule"]), Line(row, path.name))
+            found.setdefault((row["setting"], row["rule"]), ResultRow(row, path.name))
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..analysis import Ahead, ClosedOverCells, Estimate, ahead, closed_over_cells, mean_ranks
 from ..analysis.evidence import holm
 from ..simulation.methods import EVERYBODY, PLAIN
-from .results import Line, method_name
+from .results import ResultRow, method_name
 
 _LIMIT, _PLAIN = method_name(EVERYBODY), method_name(PLAIN)
 
@@ -56,16 +56,16 @@ class Standing:
     adjusted: float = float("nan")
 
 
-def by_setting(lines: Sequence[Line]) -> dict[str, dict[str, Line]]:
+def by_setting(lines: Sequence[ResultRow]) -> dict[str, dict[str, ResultRow]]:
     """The lines that ran, by setting and rule."""
-    found: dict[str, dict[str, Line]] = {}
+    found: dict[str, dict[str, ResultRow]] = {}
     for line in lines:
         if line.ran:
             found.setdefault(line.setting, {})[line.rule] = line
     return found
 
 
-def standings(lines: Sequence[Line]) -> list[Standing]:
+def standings(lines: Sequence[ResultRow]) -> list[Standing]:
     """Rank the rules: those that ran in most settings first, then by mean rank."""
     table = by_setting(lines)
     losses = {
@@ -85,7 +85,7 @@ def standings(lines: Sequence[Line]) -> list[Standing]:
     return [Standing(**{**vars(one), **extra}) for one, extra in zip(found, more, strict=True)]
 
 
-def _standing(rule: str, table: dict[str, dict[str, Line]], rank: Estimate) -> Standing:
+def _standing(rule: str, table: dict[str, dict[str, ResultRow]], rank: Estimate) -> Standing:
     own = [(lines[rule], lines.get(_PLAIN)) for lines in table.values() if rule in lines]
     gaps = [(line.gap, line.by_seed("objective")) for line, _ in own if line.row["has_gap"] == "True"]
     there = [(gap, objective) for gap, objective in gaps if gap is not None]
@@ -94,7 +94,7 @@ def _standing(rule: str, table: dict[str, dict[str, Line]], rank: Estimate) -> S
     def gain(name: str) -> Estimate:
         return Estimate.of(line.number(name) - plain.number(name) for line, plain in own if plain is not None)
 
-    def middle(read: Callable[[Line], float]) -> float:
+    def middle(read: Callable[[ResultRow], float]) -> float:
         values = [value for line, _ in own if not np.isnan(value := read(line))]
         return float(median(values)) if values else float("nan")
 
@@ -114,7 +114,7 @@ def _standing(rule: str, table: dict[str, dict[str, Line]], rank: Estimate) -> S
     )
 
 
-def _differences(table: dict[str, dict[str, Line]], first: str, rule: str) -> dict[str, Estimate]:
+def _differences(table: dict[str, dict[str, ResultRow]], first: str, rule: str) -> dict[str, Estimate]:
     """How far a rule is behind the first, in shares of the gap, by setting; seed by seed, where both have the same."""
     found = {}
     for setting, lines in table.items():

@@ -31,7 +31,7 @@ _HALF = 10**-0.5
 
 
 @dataclass(frozen=True)
-class Problem:
+class BenchProblem:
     """What is learned: a task with its settings, and rates to begin with.
 
     Attributes
@@ -61,15 +61,15 @@ _DIRICHLET = {"partition": "dirichlet", "partition_options": {"alpha": 0.3}, "re
 """A client may have fewer samples than a batch: batches are drawn with replacement."""
 
 
-def _natural(task: str, data: str, rates: tuple[float, ...]) -> Problem:
+def _natural(task: str, data: str, rates: tuple[float, ...]) -> BenchProblem:
     """A natural federation as it is: its own clients, model and local work."""
-    return Problem({"task": task}, rates, CLIENTS[task], data, natural=True)
+    return BenchProblem({"task": task}, rates, CLIENTS[task], data, natural=True)
 
 
-PROBLEMS: dict[str, Problem] = {
-    "digits": Problem({"task": "digits-mlp"}, (_HALF, 0.1, 0.1 * _HALF)),
-    "mnist-logistic": Problem({"task": "mnist-logistic", **_SMALL}, (0.1, 0.1 * _HALF, 0.01), needs="mnist"),
-    "mnist-mlp": Problem({"task": "mnist-mlp", **_SMALL}, (_HALF, 0.1, 0.1 * _HALF), needs="mnist"),
+PROBLEMS: dict[str, BenchProblem] = {
+    "digits": BenchProblem({"task": "digits-mlp"}, (_HALF, 0.1, 0.1 * _HALF)),
+    "mnist-logistic": BenchProblem({"task": "mnist-logistic", **_SMALL}, (0.1, 0.1 * _HALF, 0.01), needs="mnist"),
+    "mnist-mlp": BenchProblem({"task": "mnist-mlp", **_SMALL}, (_HALF, 0.1, 0.1 * _HALF), needs="mnist"),
     "wisdm": _natural("wisdm-mlp", "wisdm", (1.0, _HALF, 0.1)),
     "heart-disease": _natural("heart-disease-logistic", "heart-disease", (_HALF, 0.1, 0.1 * _HALF)),
     "shakespeare": _natural("shakespeare-gru", "shakespeare", (0.01, 0.01 * _HALF, 0.001)),
@@ -171,7 +171,7 @@ class BenchSetting:
         return f"{self.problem}/{self.who}"
 
     @property
-    def learned(self) -> Problem:
+    def learned(self) -> BenchProblem:
         """What is learned."""
         return choose("problem", self.problem, PROBLEMS)
 

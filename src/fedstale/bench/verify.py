@@ -20,7 +20,7 @@ from ..checks import InvalidInput
 from ..simulation.methods import methods
 from ..sweeps import run_batch
 from .machine import machine_kind
-from .results import BY_SEED, SECONDS, Line, config_hash, derived, seconds_to
+from .results import BY_SEED, SECONDS, ResultRow, config_hash, derived, seconds_to
 from .suite import BenchSetting, settings_named
 
 _ROUNDING = {"objective": 0.01, "accuracy": 0.01, "accuracy_worst_decile": 0.05}
@@ -59,7 +59,7 @@ class Check:
         return abs(self.stated - self.found) <= self.allowed
 
 
-def inconsistent(lines: Sequence[Line]) -> list[Check]:
+def inconsistent(lines: Sequence[ResultRow]) -> list[Check]:
     """Return the numbers that do not follow from the seeds of their own line."""
     wrong = []
     for line in (one for one in lines if one.ran):
@@ -73,14 +73,14 @@ def inconsistent(lines: Sequence[Line]) -> list[Check]:
     return wrong
 
 
-def sampled(lines: Sequence[Line], count: int, seed: int) -> list[tuple[Line, int]]:
+def sampled(lines: Sequence[ResultRow], count: int, seed: int) -> list[tuple[ResultRow, int]]:
     """Draw runs to do again: lines, and the position of a seed in each."""
     every = [(line, k) for line in lines if line.ran for k in range(len(line.seeds))]
     chosen = np.random.default_rng(seed).permutation(len(every))[:count]
     return [every[k] for k in sorted(chosen)]
 
 
-def rerun(line: Line, position: int, suite: Sequence[BenchSetting] | None = None) -> list[Check]:
+def rerun(line: ResultRow, position: int, suite: Sequence[BenchSetting] | None = None) -> list[Check]:
     """Do one run of a line again, and compare what it gives."""
     from ..sweeps.lockstep import eligible  # torch is loaded by those who run, not by those who look
 
@@ -112,7 +112,7 @@ def rerun(line: Line, position: int, suite: Sequence[BenchSetting] | None = None
     return checks
 
 
-def _allowed(line: Line, name: str, stated: float) -> float:
+def _allowed(line: ResultRow, name: str, stated: float) -> float:
     """By how much a number may be off on another kind of machine."""
     spread = float(np.std(line.by_seed(name), ddof=1)) if len(line.seeds) > 1 else 0.0
     return max(_ROUNDING[name] * (abs(stated) if name == "objective" else 1.0), _SPREADS * spread)

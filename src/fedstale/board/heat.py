@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .. import configs
-from ..analysis import HeatMap, Measured
+from ..analysis import HeatMap, MeasuredRun
 from ..analysis.heatmap import Point
 from ..simulation.identity import identity
 from ..simulation.settings import Settings, make_settings
@@ -29,7 +29,7 @@ class _FinishedRun:
     """A finished run of the simulator."""
 
     info: RunInfo
-    measured: Measured
+    measured: MeasuredRun
     map: str
     label: str
     identity: str

@@ -14,7 +14,7 @@ from ..terminal import make_console
 from .options import Json, print_json
 
 if TYPE_CHECKING:
-    from ..advice import Advice, Measured
+    from ..advice import Advice, MeasuredCorrelation
     from ..participation import Trace
 
 _SHOWN = 24
@@ -120,7 +120,7 @@ def _together(trace: Trace, chance: Float) -> float | None:
     return float(max(covariance.mean(), 0.0))
 
 
-def _measured(pilot: str | None, who: Trace | Float) -> tuple[Measured | None, int | None]:
+def _measured(pilot: str | None, who: Trace | Float) -> tuple[MeasuredCorrelation | None, int | None]:
     if pilot is None:
         return None, None
     from ..simulation.pilot import run_pilot, stored_pilot
@@ -144,7 +144,9 @@ def _parse(text: str) -> list[float]:
     return values
 
 
-def _show(advice: Advice, trace: Trace | None, chance: Float, measured: Measured | None, *, model: bool) -> None:
+def _show(
+    advice: Advice, trace: Trace | None, chance: Float, measured: MeasuredCorrelation | None, *, model: bool
+) -> None:
     from ..advice import size_text
     from ..participation.groups import groups_text, halves
 

@@ -4,7 +4,7 @@ from .availability import Always, Availability, Intervals, Slots
 from .clock import Clock, Work
 from .deadline import DeadlineAdvice, advise_deadline
 from .devices import Devices, Equal, LogNormal, Measured, Speeds, Stopwatch, TwoClasses
-from .events import Event, EventQueue, Kind
+from .events import Event, EventKind, EventQueue
 from .idle import IdleDevices
 from .ledger import Ledger, Outcome
 from .registry import DEVICES, SERVERS, make_devices, make_server
@@ -22,10 +22,10 @@ __all__ = [
     "Devices",
     "Equal",
     "Event",
+    "EventKind",
     "EventQueue",
     "IdleDevices",
     "Intervals",
-    "Kind",
     "Ledger",
     "LogNormal",
     "Measured",

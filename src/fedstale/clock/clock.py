@@ -16,7 +16,7 @@ from ..checks import Float, fail
 from ..federation import Ints
 from .availability import Always, Availability
 from .devices import Devices, Stopwatch
-from .events import Event, EventQueue, Kind
+from .events import Event, EventKind, EventQueue
 from .ledger import Ledger, Outcome
 
 _FOREVER = float("inf")
@@ -79,7 +79,9 @@ class Clock:
 
     def _refill(self) -> None:
         """Make the queue of what is known: changes of presence, and ends of work."""
-        events = [Event(time, Kind.PRESENCE, device, 0) for device, time in enumerate(self._changes) if time < _FOREVER]
+        events = [
+            Event(time, EventKind.PRESENCE, device, 0) for device, time in enumerate(self._changes) if time < _FOREVER
+        ]
         events += [_end(work) for work in self.work.values()]
         self._queue = EventQueue(events)
 
@@ -141,7 +143,7 @@ class Clock:
         """
         while self._queue.next_time <= before and len(self._queue):
             event = self._queue.pop()
-            if event.kind is Kind.PRESENCE:
+            if event.kind is EventKind.PRESENCE:
                 self.now = event.time
                 self._look_again(event.device)
                 return event, None
@@ -150,7 +152,7 @@ class Clock:
                 continue
             self.now = event.time
             del self.work[event.device]
-            if event.kind is Kind.LOST:
+            if event.kind is EventKind.LOST:
                 self.ledger.add(work, self.now, Outcome.LOST)
             return event, work
         if before < _FOREVER:
@@ -167,7 +169,7 @@ class Clock:
             self.ledger.comes(device, self.now)
         self._there[device], self._changes[device] = here, until
         if until < _FOREVER:
-            self._queue.push(Event(until, Kind.PRESENCE, device, 0))
+            self._queue.push(Event(until, EventKind.PRESENCE, device, 0))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all that a checkpoint must hold."""
@@ -205,4 +207,4 @@ class Clock:
 
 
 def _end(work: Work) -> Event:
-    return Event(work.end, Kind.REPLY if work.replies else Kind.LOST, work.device, work.number)
+    return Event(work.end, EventKind.REPLY if work.replies else EventKind.LOST, work.device, work.number)

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What may happen, in the order in which events of the same time happen.
 
     Presence first: who leaves at a moment is not asked in it.
@@ -31,7 +31,7 @@ class Event(NamedTuple):
     """Something happens."""
 
     time: float
-    kind: Kind
+    kind: EventKind
     device: int
     number: int
     """which piece of work it ends, so that the end of work that was called off can be told from another"""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..analysis import Cell, HeatMap, Measured, tuned, verdicts
+from ..analysis import Cell, HeatMap, MeasuredRun, tuned, verdicts
 from ..checks import fail
 from ..durable import replacing
 from ..simulation.settings import Settings
@@ -66,7 +66,7 @@ class _Found:
     """
 
     wanted: list[Settings]
-    measured: list[Measured]
+    measured: list[MeasuredRun]
     table: HeatMap
     tuned_on: list[Cell]
 

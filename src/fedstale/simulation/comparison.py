@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis import Cell, Estimate, Gap, Measured
+from ..analysis import Cell, Estimate, Gap, MeasuredRun
 from ..analysis.axes import ROUND
 from ..analysis.metrics import main_metric
 from ..analysis.target import cost_to_target
@@ -97,7 +97,7 @@ class Comparison:
         metric = self.metric
         return Cell(
             tuple(
-                Measured(
+                MeasuredRun(
                     self.settings.model_copy(update={"seed": seed}), run.tail(metric), {}, run.diverged_in, run=run
                 )
                 for seed, run in self.results.get(method, {}).items()

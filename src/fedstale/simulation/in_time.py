@@ -22,8 +22,8 @@ from ..clock import (
     Devices,
     Equal,
     Event,
+    EventKind,
     IdleDevices,
-    Kind,
     Outcome,
     Server,
     Slots,
@@ -151,9 +151,9 @@ class InTime(Simulation):
         if found is None:
             return None
         event, work = found
-        if event.kind is Kind.LOST:
+        if event.kind is EventKind.LOST:
             self._counts["lost"] += 1.0
-        elif event.kind is Kind.REPLY and work is not None:
+        elif event.kind is EventKind.REPLY and work is not None:
             self._counts["up"] += work.up_bytes
             if isinstance(self.server, Synchronous) and work.version < self.state.round:
                 self.clock.ledger.add(work, self.clock.now, Outcome.LATE)

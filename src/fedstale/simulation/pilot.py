@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..advice import Measured
+from ..advice import MeasuredCorrelation
 from ..checks import Float, NonFinite, fail
 from ..federation import Ints
 from ..participation import Bernoulli, Participation, Process, Trace
@@ -39,7 +39,7 @@ _TAIL = 0.1
 class _Pilot:
     """What a pilot found: the correlation, and the number of parameters of its model (None from a store)."""
 
-    measured: Measured
+    measured: MeasuredCorrelation
     num_params: int | None
 
 
@@ -109,7 +109,7 @@ def run_pilot(task: str, who: Trace | Float, *, rounds: int = ROUNDS, seed: int 
     correlation, error = _correlation(listening, length)
     alike = float(np.clip(np.mean(listening.cosines), -1.0, 1.0)) if listening.cosines else None
     where = f"{task}, {process.num_clients} clients, {length} rounds"
-    return _Pilot(Measured(correlation, error, alike, where), d)
+    return _Pilot(MeasuredCorrelation(correlation, error, alike, where), d)
 
 
 def stored_pilot(folder: Path) -> _Pilot:
@@ -128,7 +128,7 @@ def stored_pilot(folder: Path) -> _Pilot:
         raise fail("--pilot", str(folder), 'has no finished run with rule "fedstale" and beta "auto"')
     error = max(float(np.std(ends)), 0.02)
     where = f"{folder}: the β of FedStale auto in the last tenth of its rounds, {count} finished runs in the store"
-    return _Pilot(Measured(float(np.mean(ends)), error, None, where), None)
+    return _Pilot(MeasuredCorrelation(float(np.mean(ends)), error, None, where), None)
 
 
 def _sample(who: Trace | Float, rounds: int, seed: int) -> tuple[Process, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..checks import InvalidInput, fail
-from ..clock import Buffered, Kind, Outcome, Synchronous
+from ..clock import Buffered, EventKind, Outcome, Synchronous
 from ..federation import Ints, Round
 from ..participation import All, KnownProbabilities, UniformSample
 from ..randomness import generator
@@ -93,7 +93,7 @@ class TimedSimulation(InTime):
             event, work = found
             if work is not None and work.device in waiting and work.version == t:
                 waiting.discard(work.device)
-                if event.kind is Kind.REPLY:
+                if event.kind is EventKind.REPLY:
                     self._answered.append((work, clock.now))
         if not waiting and not self._answered and end < float("inf"):
             while self._next(end) is not None:  # a server that hears nothing waits for its deadline
@@ -151,10 +151,10 @@ class TimedSimulation(InTime):
                     raise InvalidInput("nobody works any more, and nobody will come")
                 break
             event, work = found
-            if event.kind is Kind.REPLY and work is not None:
+            if event.kind is EventKind.REPLY and work is not None:
                 clock.ledger.add(work, clock.now, Outcome.USED)
                 self._answered.append((work, clock.now))
-            elif event.kind is Kind.PRESENCE:
+            elif event.kind is EventKind.PRESENCE:
                 self._presence(event.device)
             if len(self._answered) < server.size:
                 self._ask_idle(t, server)

@@ -27,7 +27,7 @@ ROUNDS = 256
 _BYTES = 1 << 16
 
 
-class Kind(IntEnum):
+class SeriesKind(IntEnum):
     """What a series holds for each of its rounds."""
 
     ROUNDS = 0  # nothing: the round was recorded
@@ -38,10 +38,10 @@ class Kind(IntEnum):
     @property
     def dtype(self) -> str:
         """How a number of the series is stored."""
-        return "<i4" if self is Kind.PARTICIPANTS else "<f8"
+        return "<i4" if self is SeriesKind.PARTICIPANTS else "<f8"
 
 
-_NUMBERS = {Kind.ROUNDS: 0, Kind.METRIC: 1}
+_NUMBERS = {SeriesKind.ROUNDS: 0, SeriesKind.METRIC: 1}
 """How many numbers each round has, where that is fixed."""
 
 
@@ -69,7 +69,7 @@ class Series:
 class Block:
     """A block that is being filled."""
 
-    kind: Kind
+    kind: SeriesKind
     name: str
     rounds: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -112,14 +112,14 @@ class Block:
         return encode(self.kind, Series(np.array(self.rounds), np.array(self.counts), values))
 
 
-def encode(kind: Kind, series: Series) -> bytes:
+def encode(kind: SeriesKind, series: Series) -> bytes:
     """Pack a series; zlib's checksum makes a damaged blob an error instead of a wrong number."""
     rounds = np.diff(series.rounds, prepend=series.rounds[0])
     parts = (rounds.astype("<i4"), series.counts.astype("<i4"), series.values.astype(kind.dtype))
     return zlib.compress(len(rounds).to_bytes(4, "little") + b"".join(map(_shuffle, parts)), 1)
 
 
-def decode(kind: Kind, first: int, data: bytes) -> Series:
+def decode(kind: SeriesKind, first: int, data: bytes) -> Series:
     """Unpack a blob; raises ValueError when it is damaged, or holds more than a block of this kind can."""
     raw = np.frombuffer(_unpacked(data, _most(kind)), dtype=np.uint8)
     count = int.from_bytes(raw[:4].tobytes(), "little")
@@ -140,9 +140,9 @@ def decode(kind: Kind, first: int, data: bytes) -> Series:
     return Series(rounds, counts.astype(np.int64), values)
 
 
-def _most(kind: Kind) -> int:
+def _most(kind: SeriesKind) -> int:
     """Bytes that a block can have: a series of clients is closed by size, and its last round may have any clients."""
-    numbers = 0 if kind is Kind.ROUNDS else ROUNDS if kind is Kind.METRIC else MOST_CLIENTS + _BYTES
+    numbers = 0 if kind is SeriesKind.ROUNDS else ROUNDS if kind is SeriesKind.METRIC else MOST_CLIENTS + _BYTES
     return 4 + 8 * ROUNDS + np.dtype(kind.dtype).itemsize * numbers
 
 
@@ -170,7 +170,7 @@ def without_checksum(data: bytes, *block_key: int | str) -> bytes:
     return data[:-4]
 
 
-def join(kind: Kind, parts: list[Series]) -> Series:
+def join(kind: SeriesKind, parts: list[Series]) -> Series:
     """Put the blocks of a series together."""
     if not parts:
         return Series(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, kind.dtype))
@@ -188,9 +188,9 @@ def undo_differences(series: Series) -> Series:
     return Series(series.rounds, series.counts, totals[1:] - np.repeat(before, series.counts))
 
 
-def without_client(kind: Kind, series: Series, client: int) -> Series:
+def without_client(kind: SeriesKind, series: Series, client: int) -> Series:
     """Return a series of participants without this one, or one of numbers per client with NaN for this one."""
-    if kind is Kind.PARTICIPANTS:
+    if kind is SeriesKind.PARTICIPANTS:
         kept = [ids[ids != client] for ids in undo_differences(series).split()]
         counts = np.array([len(ids) for ids in kept], dtype=np.int64)
         return Series(series.rounds, counts, np.concatenate([np.diff(ids, prepend=0) for ids in kept]))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import MOST_CLIENTS, MOST_ROUNDS, Float, fail, positive_int
-from .blocks import Block, Kind
+from .blocks import Block, SeriesKind
 
 Row = tuple[int, str, int, bytes]
 """Kind, name, first round and blob."""
@@ -34,7 +34,7 @@ class Recorder:
     def __init__(self, last: int, summary: Mapping[str, float]) -> None:
         self.last = last
         self.summary = dict(summary)
-        self._open: dict[tuple[Kind, str], Block] = {}  # the block of each series that takes the next round
+        self._open: dict[tuple[SeriesKind, str], Block] = {}  # the block of each series that takes the next round
         self._unsaved: dict[tuple[int, str, int], Block] = {}
         self._torn = False  # in the middle of `add`
 
@@ -51,12 +51,12 @@ class Recorder:
             raise fail("round", round, f"must be less than {MOST_ROUNDS:,}")
         if round <= self.last:
             raise fail("round", round, f"round {self.last} is recorded already; truncate the run to go back")
-        values: list[tuple[Kind, str, float | NDArray[Any] | None]] = [(Kind.ROUNDS, "", None)]
+        values: list[tuple[SeriesKind, str, float | NDArray[Any] | None]] = [(SeriesKind.ROUNDS, "", None)]
         numbers = {name: _metric(name, value) for name, value in metrics.items()}
-        values += ((Kind.METRIC, name, number) for name, number in numbers.items())
+        values += ((SeriesKind.METRIC, name, number) for name, number in numbers.items())
         if participants is not None:
-            values.append((Kind.PARTICIPANTS, "", _gaps(participants)))
-        values += ((Kind.CLIENTS, name, _per_client(name, array)) for name, array in (clients or {}).items())
+            values.append((SeriesKind.PARTICIPANTS, "", _gaps(participants)))
+        values += ((SeriesKind.CLIENTS, name, _per_client(name, array)) for name, array in (clients or {}).items())
         self._mend()
         self._torn = True
         for kind, name, value in values:

@@ -17,8 +17,8 @@ from ..checks import MOST_CLIENTS, Float, choose, fail, positive_int, unknown
 from ..durable import Lock
 from .blocks import (
     Ints,
-    Kind,
     Series,
+    SeriesKind,
     decode,
     encode,
     join,
@@ -134,7 +134,7 @@ class Run:
                     series = series.until(after_round)
                     block_key = self._key, number, name, first
                     connection.execute(_WRITE, (*block_key, with_checksum(encode(kind, series), *block_key)))
-                if kind is Kind.METRIC:
+                if kind is SeriesKind.METRIC:
                     summary[name] = float(series.values[-1])
                 last = max(last, int(series.rounds[-1]))
             self._save(connection, last, summary)
@@ -149,7 +149,9 @@ class Run:
             with self._store.database.write() as connection:
                 connection.execute("PRAGMA secure_delete = ON")
                 query = "SELECT kind, name, first, data FROM block WHERE run = ? AND kind IN (?, ?)"
-                rows = connection.execute(query, (self._key, int(Kind.PARTICIPANTS), int(Kind.CLIENTS))).fetchall()
+                rows = connection.execute(
+                    query, (self._key, int(SeriesKind.PARTICIPANTS), int(SeriesKind.CLIENTS))
+                ).fetchall()
                 for number, name, first, data in self._store.database.checked_rows(rows, "itib"):
                     kind, series = self._decode(number, name, first, data)
                     block_key = self._key, number, name, first
@@ -263,8 +265,8 @@ class Run:
     def columns(self, names: Iterable[str] | None = None) -> tuple[Ints, dict[str, Series]]:
         """The recorded rounds, and each metric with the rounds that have it."""
         wanted = None if names is None else list(names)
-        series = self._read((Kind.ROUNDS, Kind.METRIC), None if wanted is None else ["", *wanted])
-        rounds = series.pop((Kind.ROUNDS, ""), join(Kind.ROUNDS, [])).rounds
+        series = self._read((SeriesKind.ROUNDS, SeriesKind.METRIC), None if wanted is None else ["", *wanted])
+        rounds = series.pop((SeriesKind.ROUNDS, ""), join(SeriesKind.ROUNDS, [])).rounds
         found = {name: values for (_, name), values in series.items()}
         if not all(np.isin(values.rounds, rounds, assume_unique=True).all() for values in found.values()):
             raise self._damaged("a metric has values for a round that was not recorded")
@@ -275,11 +277,11 @@ class Run:
 
     def metric_names(self) -> list[str]:
         """The metrics that the run has."""
-        return self._names(Kind.METRIC)
+        return self._names(SeriesKind.METRIC)
 
     def participants(self) -> dict[int, Ints]:
         """Who took part, by round; only rounds whose participants were recorded."""
-        gaps = self._one(Kind.PARTICIPANTS, "")
+        gaps = self._one(SeriesKind.PARTICIPANTS, "")
         series = undo_differences(gaps)
         if (gaps.values < 0).any() or series.values.max(initial=0) >= MOST_CLIENTS:
             raise self._damaged("a participant is out of range")
@@ -287,7 +289,7 @@ class Run:
 
     def client_metrics(self, name: str) -> tuple[Ints, Float]:
         """Rounds, shape (R,), and one row per round of one number per client, shape (R, N)."""
-        series = self._one(Kind.CLIENTS, name)
+        series = self._one(SeriesKind.CLIENTS, name)
         if not len(series.rounds):
             raise unknown("client metric", name, self.client_metric_names())
         self._bound(8 * len(series.rounds) * int(series.counts.max(initial=0)))
@@ -295,12 +297,12 @@ class Run:
 
     def client_metric_names(self) -> list[str]:
         """The metrics per client that the run has."""
-        return self._names(Kind.CLIENTS)
+        return self._names(SeriesKind.CLIENTS)
 
-    def _one(self, kind: Kind, name: str) -> Series:
+    def _one(self, kind: SeriesKind, name: str) -> Series:
         return self._read((kind,), [name]).get((kind, name), join(kind, []))
 
-    def _read(self, kinds: Iterable[Kind], names: list[str] | None) -> dict[tuple[Kind, str], Series]:
+    def _read(self, kinds: Iterable[SeriesKind], names: list[str] | None) -> dict[tuple[SeriesKind, str], Series]:
         # One query is one snapshot: a writer cannot make the columns of a run differ in length.
         kind_numbers = list(map(int, kinds))
         query = f"SELECT kind, name, first, data FROM block WHERE run = ? AND kind IN ({_marks(kind_numbers)})"  # noqa: S608
@@ -309,7 +311,7 @@ class Run:
         query += " UNION ALL SELECT -1, '', rounds_done, NULL FROM run WHERE key = ? ORDER BY kind, name, first"
         self._flush_own_writes()
         values = (self._key, *kind_numbers, *(names or ()), self._key)
-        parts: dict[tuple[Kind, str], list[Series]] = {}
+        parts: dict[tuple[SeriesKind, str], list[Series]] = {}
         done = 0
         size = 0
         for number, name, first, data in self._store.database.read(query, "itiB", values):
@@ -324,7 +326,7 @@ class Run:
             size += series.values.nbytes
             self._bound(size)
         found = {key: join(key[0], blocks) for key, blocks in parts.items()}
-        self._complete(found.get((Kind.ROUNDS, "")), done, Kind.ROUNDS in kind_numbers)
+        self._complete(found.get((SeriesKind.ROUNDS, "")), done, SeriesKind.ROUNDS in kind_numbers)
         return found
 
     def _complete(self, rounds: Series | None, done: int, asked: bool) -> None:
@@ -333,7 +335,7 @@ class Run:
             what = f"the metrics of run {self.id} end in round {last}, but {done} rounds were recorded"
             raise damaged(self._store.database.file, what)
 
-    def _names(self, kind: Kind) -> list[str]:
+    def _names(self, kind: SeriesKind) -> list[str]:
         self._flush_own_writes()
         query = "SELECT DISTINCT name FROM block WHERE run = ? AND kind = ? ORDER BY name"
         return [name for (name,) in self._store.database.read(query, "t", (self._key, int(kind)))]
@@ -342,9 +344,9 @@ class Run:
         if self._recorder.unsaved:
             self.flush()
 
-    def _decode(self, number: int, name: str, first: int, data: bytes) -> tuple[Kind, Series]:
+    def _decode(self, number: int, name: str, first: int, data: bytes) -> tuple[SeriesKind, Series]:
         try:
-            kind = Kind(number)
+            kind = SeriesKind(number)
             return kind, decode(kind, first, without_checksum(data, self._key, number, name, first))
         except ValueError as error:
             raise self._damaged(str(error)) from None

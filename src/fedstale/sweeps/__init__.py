@@ -12,7 +12,7 @@ with Store.open("runs") as store:
 from .batches import Batch, plan, run_batch
 from .executors import in_process, processes, ray
 from .grid import Grid, from_file, lr_grid
-from .outcome import Outcome
+from .outcome import RunOutcome
 from .results import measure, results, settings_of, write_csv
 from .sweep import SweepProgress, missing, sweep
 from .widening import at_edges, widen
@@ -20,7 +20,7 @@ from .widening import at_edges, widen
 __all__ = [
     "Batch",
     "Grid",
-    "Outcome",
+    "RunOutcome",
     "SweepProgress",
     "at_edges",
     "from_file",

@@ -16,7 +16,7 @@ from ..simulation.history import Record
 from ..simulation.loop import Callback, Simulation
 from ..simulation.settings import Settings, make_settings
 from ..tasks.defaults import full_name
-from .outcome import Outcome
+from .outcome import RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def plan(runs: Iterable[Settings]) -> list[Batch]:
     return batches
 
 
-def run_batch(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome]:
+def run_batch(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[RunOutcome]:
     """Do a batch; an error is the outcome of the run that had it, and of no other."""
     runs = [make_settings(**config) for config in configs]
     with _one_thread():
@@ -93,11 +93,11 @@ def run_batch(configs: Sequence[dict[str, Any]], lockstep: bool) -> list[Outcome
         return [_run_alone(settings) for settings in runs]
 
 
-def _run_alone(settings: Settings) -> Outcome:
+def _run_alone(settings: Settings) -> RunOutcome:
     """Do a single run with the round loop."""
     from ..simulation.build import build
 
-    outcome = Outcome(settings.record())
+    outcome = RunOutcome(settings.record())
     try:
         with TemporaryDirectory(prefix="fedstale-") as folder:  # for memory="disk": rows that end with the run
             simulation = build(
@@ -108,7 +108,7 @@ def _run_alone(settings: Settings) -> Outcome:
             finally:
                 simulation.state.close()
     except Exception as error:  # a failed run does not stop the sweep
-        return Outcome(settings.record(), reason=f"{type(error).__name__}: {error}", failed=True)
+        return RunOutcome(settings.record(), reason=f"{type(error).__name__}: {error}", failed=True)
     outcome.reason = reason
     outcome.diverged_in = simulation.state.round + 1 if reason == "diverged" else None
     return outcome
@@ -118,7 +118,7 @@ def _run_alone(settings: Settings) -> Outcome:
 class _Evaluated(Callback):
     """Keep the rounds that were evaluated: a sweep wants no others."""
 
-    outcome: Outcome
+    outcome: RunOutcome
 
     def on_round(self, simulation: Simulation, record: Record) -> None:
         """Take the metrics without the wall-clock."""

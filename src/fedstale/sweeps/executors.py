@@ -18,9 +18,9 @@ from typing import Any
 from ..checks import positive_int
 from ..ray_cluster import connect
 from .batches import Batch, run_batch
-from .outcome import Outcome
+from .outcome import RunOutcome
 
-_Outcomes = Iterator[tuple[Batch, list[Outcome]]]
+_Outcomes = Iterator[tuple[Batch, list[RunOutcome]]]
 Executor = Callable[[Sequence[Batch]], _Outcomes]
 
 
@@ -68,7 +68,7 @@ def processes(workers: int | None = None) -> Executor:
 
 
 def _pooled(pool: ProcessPoolExecutor, batches: Sequence[Batch], lost: list[Batch], limit: int) -> _Outcomes:
-    open_: dict[Future[list[Outcome]], Batch] = {}
+    open_: dict[Future[list[RunOutcome]], Batch] = {}
     rest = iter(batches)
 
     def more() -> None:
@@ -144,8 +144,8 @@ def _configs(batch: Batch) -> list[dict[str, Any]]:
     return [settings.record() for settings in batch.runs]
 
 
-def _all_failed(batch: Batch, reason: str) -> list[Outcome]:
-    return [Outcome(settings.record(), reason=reason, failed=True) for settings in batch.runs]
+def _all_failed(batch: Batch, reason: str) -> list[RunOutcome]:
+    return [RunOutcome(settings.record(), reason=reason, failed=True) for settings in batch.runs]
 
 
 def _as_worker(parent: int) -> None:

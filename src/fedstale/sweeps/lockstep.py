@@ -32,7 +32,7 @@ from ..simulation.settings import Settings, make_settings
 from ..tasks import Task
 from ..training import Evaluation, draw, flatten
 from .batched_server import BatchedServer, supports
-from .outcome import Outcome
+from .outcome import RunOutcome
 from .perceptron import SharedBatchPerceptron
 
 _SHARED_EXCEPT = frozenset(
@@ -158,11 +158,11 @@ class Lockstep:
             name: torch.from_numpy(np.repeat(alpha / counts, counts).astype(np.float32)) for name, alpha in over.items()
         }
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[RunOutcome]:
         """Run all rounds; a run whose update is not finite ends there, as it does alone."""
         first = self.runs[0]
         rounds, every, early = first.total_rounds, first.evaluation_interval, first.evaluate_every is None
-        outcomes = [Outcome(settings.record()) for settings in self.runs]
+        outcomes = [RunOutcome(settings.record()) for settings in self.runs]
         alive = np.ones(len(self.runs), dtype=np.bool_)
         for t in range(rounds):
             clients, delta = self._round(t)
@@ -230,7 +230,7 @@ class Lockstep:
         t: int,
         facts: list[Metrics],
         delta: Tensor,
-        outcomes: list[Outcome],
+        outcomes: list[RunOutcome],
         alive: np.ndarray[tuple[int], np.dtype[np.bool_]],
     ) -> None:
         lengths = torch.linalg.vector_norm(delta.double(), dim=1).numpy()

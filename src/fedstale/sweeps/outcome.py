@@ -12,7 +12,7 @@ Row = tuple[int, dict[str, float]]
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """One run.
 
     Parameters

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import Measured, tail
+from ..analysis import MeasuredRun, tail
 from ..checks import Float, InvalidInput
 from ..federation import Ints
 from ..simulation.identity import finished, identity
@@ -56,7 +56,7 @@ class _StoredMetrics:
         return columns["round"], columns[metric]
 
 
-def results(store: Store, runs: Iterable[Settings], metric: str = "accuracy") -> list[Measured]:
+def results(store: Store, runs: Iterable[Settings], metric: str = "accuracy") -> list[MeasuredRun]:
     """Return the runs that came to their end, in the given order; those that are missing are left out.
 
     They are judged by their accuracy, or by minus another metric.
@@ -66,12 +66,12 @@ def results(store: Store, runs: Iterable[Settings], metric: str = "accuracy") ->
     return [measure(store, settings, info, metric) for settings, info in infos if info is not None]
 
 
-def measure(store: Store, settings: Settings, info: RunInfo, metric: str = "accuracy") -> Measured:
+def measure(store: Store, settings: Settings, info: RunInfo, metric: str = "accuracy") -> MeasuredRun:
     """Read what a run is judged by: its accuracy, or minus another metric, so that the largest is the best."""
     summary = {name: value for name, value in info.summary.items() if name != "accuracy_tail"}
     run = _StoredMetrics(store, info, settings.total_rounds)
     score = run.tail(metric) if metric == "accuracy" else -run.tail(metric)
-    return Measured(settings, score, summary, info.diverged_in, info.id, run)
+    return MeasuredRun(settings, score, summary, info.diverged_in, info.id, run)
 
 
 def settings_of(info: RunInfo) -> Settings | None:
@@ -84,7 +84,7 @@ def settings_of(info: RunInfo) -> Settings | None:
         return None
 
 
-def write_csv(path: Path, table: Sequence[Measured]) -> None:
+def write_csv(path: Path, table: Sequence[MeasuredRun]) -> None:
     """Write one line per run: the settings in which the runs differ, the accuracy, the last value of every metric.
 
     A run that diverged has no accuracy, but the round in which it did; its last values are those before.

@@ -17,7 +17,7 @@ from ..simulation.settings import Settings
 from ..store import Store
 from .batches import Batch, plan
 from .executors import Executor, in_process
-from .outcome import Outcome
+from .outcome import RunOutcome
 
 
 @dataclass
@@ -99,7 +99,7 @@ def sweep(
     return progress
 
 
-def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progress: SweepProgress) -> None:
+def _keep(store: Store, name: str, batch: Batch, outcomes: list[RunOutcome], progress: SweepProgress) -> None:
     for settings, outcome in zip(batch.runs, outcomes, strict=True):
         config = settings.record()
         for old in ("failed", "interrupted"):
@@ -117,7 +117,7 @@ def _keep(store: Store, name: str, batch: Batch, outcomes: list[Outcome], progre
             run.finish("finished" if outcome.diverged_in is None else "diverged", diverged_in=outcome.diverged_in)
 
 
-def _judged(outcome: Outcome, settings: Settings) -> dict[str, float]:
+def _judged(outcome: RunOutcome, settings: Settings) -> dict[str, float]:
     """What runs are compared by, kept with the last round: accuracy, objective, excess or test loss."""
     judged = ("accuracy", "objective", "excess_loss", "test_loss")
     known = {f"{metric}_tail": outcome.tail(settings.total_rounds, metric) for metric in judged}

@@ -26,7 +26,7 @@ from .engine import Engine, TrainingJob
 from .layout import Floats
 from .local import Batches
 from .ray_worker import ClientSource, Recipe, Trained, Worker
-from .schedule import Queues, Speeds, homes, pieces, plan
+from .schedule import Queues, WorkerSpeeds, homes, pieces, plan
 from .setup import TrainingSetup
 from .shared_samples import FileSamples, SharedSamples
 
@@ -111,7 +111,7 @@ class RayEngine(Engine):
         self._count = _workers(self._ray, options)
         self._pieces = _PIECES if inner == "loop" else 1
         self._homes = homes(setup.task.train.sizes, self._count)
-        self._speeds = Speeds(self._count)
+        self._speeds = WorkerSpeeds(self._count)
         recipe = Recipe(
             _without_data(setup.task),
             setup.training,

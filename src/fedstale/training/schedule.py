@@ -34,7 +34,7 @@ def homes(sizes: Ints, workers: int) -> Ints:
     return np.minimum((middles * workers / whole).astype(np.int64), workers - 1)
 
 
-class Speeds:
+class WorkerSpeeds:
     """What workers do in a second, as measured; all are alike until something is known."""
 
     def __init__(self, workers: int) -> None:
