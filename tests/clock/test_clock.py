@@ -53,7 +53,7 @@ def test_work_ends_in_a_reply_or_with_the_device_that_leaves() -> None:
     clock = Clock(SLOW, Intervals(2, [0, 1], [0.0, 0.0], [100.0, 6.0]), 2)
     assert clock.ask(0, 0, 1.0, 5.0, 1.0).replies
     assert not clock.ask(1, 0, 1.0, 5.0, 1.0).replies
-    with pytest.raises(fs.InvalidInput, match="does one thing at a time"):
+    with pytest.raises(fs.InvalidInput, match="trains one model at a time"):
         clock.ask(0, 0, 1.0, 5.0, 1.0)
     seen = []
     while clock.now < 100.0:

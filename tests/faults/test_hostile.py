@@ -263,7 +263,7 @@ class Poisoned:
         return np.ones(len(clients)), 0.1
 
     def evaluate(self, model: Matrix) -> Any:
-        from fedstale.simulation.loop import EvaluationMetrics
+        from fedstale.simulation.interfaces import EvaluationMetrics
 
         return EvaluationMetrics({"excess_loss": float(model @ model)})
 

@@ -21,7 +21,8 @@ from fedstale.checks import MOST_CLIENTS
 from fedstale.durable import is_locked
 from fedstale.participation import Trace
 from fedstale.simulation import build, make_settings
-from fedstale.simulation.settings import Settings, from_toml
+from fedstale.simulation.settings import Settings
+from fedstale.simulation.settings_file import from_toml
 from fedstale.sweeps import Grid
 from fedstale.tensor_file import read_tensors, write_tensors
 

@@ -274,6 +274,6 @@ def test_a_checkpoint_of_rounds_has_no_clock(tmp_path: Path) -> None:
     rounds = build(make_settings(**SMALL))
     rounds.run(until=3)
     rounds.save(tmp_path / "checkpoint")
-    with pytest.raises(fs.InvalidInput, match="holds no clock"):
+    with pytest.raises(fs.InvalidInput, match="a run without a clock"):
         build(make_settings(**SMALL, server="synchronous"), folder=tmp_path, resume=True)
     assert isinstance(State.load(tmp_path / "checkpoint"), State)

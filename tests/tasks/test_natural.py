@@ -127,7 +127,7 @@ def test_leafs_files(tmp_path: Path) -> None:
     assert task.client_names == ("f0", "f1")
     assert fs.simulate(task, rounds=1, p_min=1.0).final("test_loss") > 0
     (tmp_path / "test" / "all.json").write_text("{}")
-    with pytest.raises(InvalidInput, match="is no file of LEAF's FEMNIST"):
+    with pytest.raises(InvalidInput, match="is not a file of LEAF's FEMNIST"):
         fs.tasks.femnist(tmp_path)
 
 

@@ -62,7 +62,7 @@ def advise(
         from .deadline import show_deadline
 
         if log is not None or p is not None:
-            raise InvalidInput("--times stands alone: ask for the rest in a second call")
+            raise InvalidInput("--times cannot be combined with a log or --p: run the command twice")
         show_deadline(times, as_json=json)
         return
     if (log is None) == (p is None):

@@ -9,7 +9,8 @@ import typer
 
 from ..checks import InvalidInput, counted
 from ..interrupts import postponed
-from ..simulation.settings import DEFAULT_TASK, Settings, from_toml, make_settings, to_toml
+from ..simulation.settings import DEFAULT_TASK, Settings, make_settings
+from ..simulation.settings_file import from_toml, to_toml
 from . import complete
 from .options import Json, Patience, Quiet, StorePath, Target, print_json, say, task_of, with_settings
 

@@ -115,7 +115,7 @@ class Clock:
     def ask(self, device: int, version: int, down_bytes: float, steps: float, up_bytes: float) -> Work:
         """Let a device begin to work now, and return what will come of it."""
         if device in self.work:
-            raise fail("device", device, "already works: a device does one thing at a time")
+            raise fail("device", device, "is still at work: a device trains one model at a time")
         start = self.now
         end = start + self.stopwatch.seconds(device, start, down_bytes, steps, up_bytes)
         replies = True

@@ -71,7 +71,7 @@ def advise_deadline(rounds: ArrayLike, clients: ArrayLike, seconds: ArrayLike) -
     if not answered.any():
         raise fail("seconds", "no reply", "at least one client must have answered")
     if (took <= 0).any():
-        raise fail("seconds", float(took.min()), "replies take more than no time")
+        raise fail("seconds", float(took.min()), "times must be positive")
     asked = np.bincount(i)
     slowest = np.zeros(int(t.max()) + 1)
     np.maximum.at(slowest, t[answered], took[answered])

@@ -6,10 +6,12 @@ from .comparing import compare, compare_settings
 from .comparison import Comparison
 from .coverage import CoverageLost
 from .history import Record
-from .loop import Callback, EvaluationMetrics, Simulation, Trainer
+from .interfaces import Callback, EvaluationMetrics, Trainer
+from .loop import Simulation
 from .methods import Method
 from .run import Result, result, resume, simulate
-from .settings import Settings, from_toml, make_settings, to_toml
+from .settings import Settings, make_settings
+from .settings_file import from_toml, to_toml
 from .stored import LostRounds
 from .timed import TimedSimulation
 from .timeline import Timeline

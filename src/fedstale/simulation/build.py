@@ -21,7 +21,8 @@ from ..tasks.names import QUADRATIC, task_names
 from ..tasks.quadratic import Quadratic
 from .coverage import Coverage
 from .history import Record
-from .loop import Callback, Simulation, Trainer
+from .interfaces import Callback, Trainer
+from .loop import Simulation
 from .settings import ROUNDS, Settings
 from .timed import TimedSimulation
 from .trainers import EngineTrainer, QuadraticTrainer

@@ -12,7 +12,8 @@ from ..checks import Float, InvalidInput, positive_int
 from ..extras import missing
 from ..participation import KnownProbabilities
 from .history import Record
-from .loop import Callback, Simulation
+from .interfaces import Callback
+from .loop import Simulation
 
 if TYPE_CHECKING:
     from ..store import Run

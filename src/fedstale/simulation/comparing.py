@@ -21,7 +21,8 @@ from .comparison import Comparison
 from .coverage import groups_of
 from .history import Record, RoundsInStore
 from .identity import same_runs
-from .loop import Callback, Simulation
+from .interfaces import Callback
+from .loop import Simulation
 from .methods import Asked, Method, methods
 from .options import RunOptions, with_options
 from .run import Result, result

@@ -60,7 +60,7 @@ class InTime(Simulation):
                 number(name, getattr(self, name), 0.0, open_low=True)
         self._check_server()
         if self.update_noise:
-            raise fail("update_noise", self.update_noise, "is measured in rounds: a server in time draws nobody again")
+            raise fail("update_noise", self.update_noise, "cannot be measured with a clock: set server to 'rounds'")
         self._pending = PendingUpdates(self.federation.num_params, self.model.dtype)
         self._late = PendingUpdates(self.federation.num_params, self.model.dtype)
         self._answered: list[tuple[Work, float]] = []
@@ -75,7 +75,7 @@ class InTime(Simulation):
         elif saved:
             self._restore({name.removeprefix(_PREFIX): array for name, array in saved.items()})
         else:
-            raise InvalidInput("the checkpoint holds no clock: it is that of a run without one")
+            raise InvalidInput("the checkpoint was written by a run without a clock")
 
     @abstractmethod
     def _check_server(self) -> None:

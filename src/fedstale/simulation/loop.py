@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,60 +22,16 @@ from ..durable import FileTrouble
 from ..federation import Federation, Ints, Round
 from ..interrupts import postponed
 from ..participation import Estimator, Participation
-from ..rules import Local, Rule
+from ..rules import Rule
 from ..rules.coverage import warn_if_uncovered
 from ..screening import screen
 from ..state import State
 from .coverage import Coverage
 from .history import Metrics, Record, RoundsInMemory
+from .interfaces import Callback, Trainer
 from .update_noise import noise_of_update, other_draws
 
 _logger = getLogger("fedstale")
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluationMetrics:
-    """The result of an evaluation: metrics such as accuracy and loss, and each client's accuracy (or None)."""
-
-    metrics: Metrics
-    per_client: Float | None = None
-
-
-class Trainer(Protocol):
-    """Local training and evaluation: an engine on a task, or anything that behaves like one."""
-
-    @property
-    def num_params(self) -> int:
-        """Number of parameters d."""
-
-    def initial(self) -> NDArray[Any]:
-        """w_1, shape (d,)."""
-
-    def updates(self, model: NDArray[Any], clients: Ints, round: int, local: Local | None = None) -> NDArray[Any]:
-        """Δ_i = w_t − w_i of the clients, shape (|S|, d), trained as `local` says."""
-
-    def steps_and_lr(self, clients: Ints, round: int) -> tuple[Float, float]:
-        """Numbers of local steps K_i of the clients, shape (|S|,), and η_c."""
-
-    def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
-        """How good the model is over all clients' test data."""
-
-
-class Callback:
-    """Base class of callbacks. Every hook does nothing unless it is overridden."""
-
-    def on_start(self, simulation: Simulation) -> None:
-        """Before the first round of this call of `run`."""
-
-    def on_round(self, simulation: Simulation, record: Record) -> None:
-        """After every round."""
-
-    def on_end(self, simulation: Simulation, reason: str) -> None:
-        """After the last round: "finished", "stopped", "diverged", "interrupted" or "failed"."""
-
-    def resume_hint(self) -> str:
-        """How to resume the run; added to the error when a problem with a file ends it."""
-        return ""
 
 
 @dataclass

@@ -28,7 +28,8 @@ from .build import build
 from .settings import make_settings
 
 if TYPE_CHECKING:
-    from .loop import Simulation, Trainer
+    from .interfaces import Trainer
+    from .loop import Simulation
 
 CLIENTS, ROUNDS = 24, 200
 _STRETCHES = 10

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from ..analysis.metrics import metric_text
 from ..terminal import Bar, make_bar, shows_progress
 from .history import Record
-from .loop import Callback, Simulation
+from .interfaces import Callback
+from .loop import Simulation
 from .settings import Settings
 
 

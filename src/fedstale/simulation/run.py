@@ -24,7 +24,8 @@ from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
 from .history import Rounds, RoundsInStore
-from .loop import Callback, Simulation
+from .interfaces import Callback
+from .loop import Simulation
 from .options import RunOptions, with_options
 from .progress import round_progress
 from .settings import DEFAULT_TASK, Settings, make_settings

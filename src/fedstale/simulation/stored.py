@@ -13,7 +13,8 @@ from ..checks import InvalidInput, fail
 from ..interrupts import postponed
 from .build import build, make_estimator, make_participation, make_rule, make_task
 from .callbacks import StoreRun
-from .loop import Callback, Simulation
+from .interfaces import Callback
+from .loop import Simulation
 from .settings import Settings, make_settings
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ class TimedSimulation(InTime):
         while clock.availability is not None and not len(asked) and clock.now < end:
             if not self._next(end):  # nobody is there: the round begins when somebody comes
                 if end == float("inf"):
-                    raise InvalidInput("nobody is there any more, and nobody will come")
+                    raise InvalidInput("no client is available any more, and none will come back")
                 break
             asked = self._whom(t, server)
         waiting = {work.device for work in self._ask(t, asked)}
@@ -148,7 +148,7 @@ class TimedSimulation(InTime):
             found = self._next(end)
             if found is None:
                 if end == float("inf") and not self._answered:
-                    raise InvalidInput("nobody works any more, and nobody will come")
+                    raise InvalidInput("no client is at work any more, and none will come back")
                 break
             event, work = found
             if event.kind is EventKind.REPLY and work is not None:

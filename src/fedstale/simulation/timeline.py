@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from ..checks import InvalidInput, number
 from ..clock import Outcome, Work
 from .history import Record
-from .loop import Callback, Simulation
+from .interfaces import Callback
+from .loop import Simulation
 from .timed import TimedSimulation
 
 _UNDER_WAY = "under way"

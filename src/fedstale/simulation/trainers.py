@@ -17,7 +17,7 @@ from ..randomness import generator
 from ..rules import Local
 from ..state import State
 from ..tasks.quadratic import Quadratic
-from .loop import EvaluationMetrics
+from .interfaces import EvaluationMetrics
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.metrics import main_metric
 from ..configs import Config
 from ..simulation.history import Record
-from ..simulation.loop import Callback, Simulation
+from ..simulation.interfaces import Callback
+from ..simulation.loop import Simulation
 from ..simulation.settings import Settings, make_settings
 from ..tasks.defaults import full_name
 from .outcome import RunOutcome

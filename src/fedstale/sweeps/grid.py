@@ -23,7 +23,8 @@ from typing import Any
 
 from ..checks import InvalidInput, fail, unknown
 from ..configs import Config, text
-from ..simulation.settings import Settings, make_settings, read_toml
+from ..simulation.settings import Settings, make_settings
+from ..simulation.settings_file import read_toml
 from ..tasks.defaults import full_name
 
 _CASES = "cases"

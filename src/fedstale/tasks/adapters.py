@@ -47,14 +47,11 @@ def from_partitions(
     for argument, given in (("partitioner", partitioner), ("test", test)):
         if given is not None and not (hasattr(given, "num_partitions") and hasattr(given, "load_partition")):
             raise fail(argument, type(given).__name__, "must have num_partitions and load_partition(i)")
-    fields = Fields(inputs, target)
+    fields = Fields(inputs, target, transform)
 
     def read(source: Any, where: str) -> list[tuple[Any, Any]]:
-        found = []
-        for i in range(int(source.num_partitions)):
-            x, y = fields.parts(_columns(source.load_partition(i)), f"{where}[{i}]")
-            found.append((x if transform is None else transform(x), y))
-        return found
+        parts = (_columns(source.load_partition(i)) for i in range(int(source.num_partitions)))
+        return [fields.parts(columns, f"{where}[{i}]") for i, columns in enumerate(parts)]
 
     train = read(partitioner, "train")
     if test is not None:
@@ -92,10 +89,10 @@ def from_hugging_face(
     """
     columns = _columns(dataset)
     if clients not in columns:
-        raise fail("clients", clients, f"is no column; there are {', '.join(columns)}")
+        raise fail("clients", clients, f"is not a column; the columns are {', '.join(columns)}")
     owners = columns.pop(clients)
-    x, y = Fields(inputs, target).parts(columns, "the data set")
-    return Task.from_arrays(x if transform is None else transform(x), y, owners, **options)
+    x, y = Fields(inputs, target, transform).parts(columns, "the data set")
+    return Task.from_arrays(x, y, owners, **options)
 
 
 def _columns(dataset: Any) -> dict[str, Any]:

@@ -116,9 +116,9 @@ def load(name: str, *, progress: bool | Report = True) -> Arrays:
     if not entry.files:
         return _digits()
     if entry.name == "device-speeds":
-        raise fail("name", name, "holds no samples: fedstale.tasks.device_speeds.read_speeds reads it")
+        raise fail("name", name, "holds no samples: read it with fedstale.tasks.device_speeds.read_speeds")
     if len(entry.shape) != 3:
-        raise fail("name", name, "is no set of pictures: tasks.make makes its task")
+        raise fail("name", name, "is not a set of images: make its task with tasks.make")
     found = files(name, progress=progress)
     return _from_records(found) if name == "cifar10" else _from_idx(found)
 
@@ -194,7 +194,7 @@ def fetch(name: str, *, source: str | Path | None = None, progress: bool | Repor
 def _fetch_from_folder(entry: DataSet, source: Path, folder: Path) -> Path:
     """Verify what a folder of the user's has, and put it into the cache."""
     if not entry.files:
-        raise fail("source", str(source), f"{entry.name} comes with the program")
+        raise fail("source", str(source), f"{entry.name} is part of scikit-learn: there is nothing to fetch")
     if not source.is_dir():
         raise fail("source", str(source), "there is no such folder")
     packed = [[source / url.rpartition("/")[2] for url in one.what] for one in entry.sources]

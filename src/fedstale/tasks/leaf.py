@@ -71,7 +71,7 @@ def _read(folder: Path) -> _Samples:
                 found[str(writer)] = x.reshape(len(y), 1, 28, 28), y
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise fail("folder", str(file), f"is no file of LEAF's FEMNIST ({reason})") from None
+            raise fail("folder", str(file), f"is not a file of LEAF's FEMNIST ({reason})") from None
     return found
 
 

@@ -7,7 +7,7 @@ torch's losses want them. Everything else keeps its dtype: token ids stay intege
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +34,13 @@ class Fields:
         its argument, and with several as keywords.
     target
         The name of the target; default: the one of "y", "label", "labels", "target", "targets" that is there.
+    transform
+        Applied to the inputs, one array or a dict of them.
     """
 
     inputs: str | Sequence[str] | None = None
     target: str | None = None
+    transform: Callable[[Any], Any] | None = None
 
     def parts(self, columns: Mapping[str, Any], where: str) -> tuple[Any, Any]:
         """Return inputs and target of a table of columns."""
@@ -51,7 +54,8 @@ class Fields:
                 raise unknown(f"input in {where}", name, columns)
         if not names:
             raise fail(where, ", ".join(columns), "needs inputs besides the target")
-        return columns[names[0]] if len(names) == 1 else {name: columns[name] for name in names}, columns[target]
+        x = columns[names[0]] if len(names) == 1 else {name: columns[name] for name in names}
+        return x if self.transform is None else self.transform(x), columns[target]
 
     def _target(self, columns: Mapping[str, Any], where: str) -> str:
         if self.target is not None:

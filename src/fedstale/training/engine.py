@@ -193,6 +193,7 @@ class Engine(ABC):
             name: torch.from_numpy(np.repeat(buffer[None], count, axis=0)).to(setup.device)
             for name, buffer in self.buffers.items()
         }
+        found: list[Floats] | None = None
         if count:
             job = TrainingJob(
                 starts=start,
@@ -208,8 +209,10 @@ class Engine(ABC):
                 buffers=self._client_buffers,
                 losses=losses,
             )
-            self._run(job)
+            found = self._run(job)
         self.losses = None if losses is None else losses.double().cpu().numpy()
+        if found is not None:
+            return found  # type: ignore[return-value] # rows, which everything below takes as well
         if out.device.type == "cpu":
             return out.numpy()
         if len(self._host) < count:
@@ -219,8 +222,8 @@ class Engine(ABC):
         return host
 
     @abstractmethod
-    def _run(self, job: TrainingJob) -> None:
-        """Fill job.out, and job.losses when it is there."""
+    def _run(self, job: TrainingJob) -> list[Floats] | None:
+        """Fill job.out, or return its rows where they lie elsewhere; and job.losses when it is there."""
 
     def evaluate(
         self, model: ArrayLike, *, clients: ArrayLike | None = None, split: Literal["test", "train"] = "test"

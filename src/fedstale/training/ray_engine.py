@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, from_numpy
 
 from ..checks import InvalidInput, fail, number, positive_int
@@ -24,7 +24,6 @@ from ..tasks.mapped import MappedData
 from ..tasks.task import Task
 from .engine import Engine, TrainingJob
 from .layout import Floats
-from .local import Batches
 from .ray_worker import ClientSource, Recipe, Trained, Worker
 from .schedule import Queues, WorkerSpeeds, homes, pieces, plan
 from .setup import TrainingSetup
@@ -126,14 +125,13 @@ class RayEngine(Engine):
         self._made_of = self._ray.put(recipe), self._ray.put(source)
         self._actors = [self._new_actor() for _ in range(self._count)]
         self._deaths = 0
-        self._updates: list[Floats] = []
         self.traffic = _Traffic()
 
     def _new_actor(self) -> Any:
         remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker, max_restarts=0)(Worker)
         return remote.remote(*self._made_of)
 
-    def _run(self, job: TrainingJob) -> None:
+    def _run(self, job: TrainingJob) -> list[Floats]:
         rows, offsets = job.rows.cpu().numpy(), self.setup.train.offsets
         clients = np.searchsorted(offsets, rows[:, 0, 0], side="right") - 1
         # Places that a smaller batch leaves empty name row 0 of all.
@@ -164,7 +162,7 @@ class RayEngine(Engine):
                     job.losses[position] = float(trained.losses[k])
                 for name, buffer in trained.buffers.items():
                     job.buffers[name][position] = from_numpy(np.array(buffer[k]))
-        self._updates = [update for update in found if update is not None]
+        return [update for update in found if update is not None]
 
     def _collect(self, queues: Queues, work: NDArray[np.float64], message: Any) -> Any:
         """Yield every piece with what came back, whoever did it."""
@@ -201,21 +199,6 @@ class RayEngine(Engine):
         self._ray.kill(self._actors[worker])  # one that cannot be reached is not to come back
         self._actors[worker] = self._new_actor()
         self._speeds.forget(worker)
-
-    def train(
-        self,
-        starts: ArrayLike,
-        batches: Batches,
-        rate: ArrayLike,
-        *,
-        linear: ArrayLike | None = None,
-        prox: float = 0.0,
-        gradient: bool = False,
-    ) -> Floats:
-        """Train on given batches, as every engine does; updates are returned where they lie, as a list of rows."""
-        none = super().train(starts, batches, rate, linear=linear, prox=prox, gradient=gradient)
-        found, self._updates = self._updates, []
-        return found if found else none  # type: ignore[return-value]
 
 
 def _workers(ray: Any, options: ClusterOptions) -> int:
