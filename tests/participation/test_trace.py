@@ -164,11 +164,32 @@ def test_frequencies_of_a_log_cover_the_truth() -> None:
     assert (wider.high > result.high).all()
 
 
-def test_frequencies_refuse_bad_input() -> None:
-    for confidence in (0.0, 1.0, 1.5, float("nan")):
-        with pytest.raises(InvalidInput, match="confidence"):
-            wilson([1], 10, confidence)
-    with pytest.raises(InvalidInput, match="successes"):
-        wilson([11], 10)
-    with pytest.raises(InvalidInput, match="trials"):
-        wilson([0], 0)
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
+def test_rounding_does_not_push_a_limit_past_the_frequency(confidence: float) -> None:
+    """Without the limits of `wilson` it does so in a third of these, by 1e-17 or so: 0 of n and n of n."""
+    trials = np.arange(1, 2000)
+    for successes in (np.zeros_like(trials), trials):
+        p, low, high = wilson(successes, trials, confidence)
+        assert (low >= 0.0).all()
+        assert (low <= p).all()
+        assert (p <= high).all()
+        assert (high <= 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1], 10, 0.0), "^confidence = 0.0: must be"),
+        (([1], 10, 1.0), r"^confidence = 1.0: must lie in \(0, 1\)$"),
+        (([1], 10, 1.5), "^confidence = 1.5: must be"),
+        (([1], 10, float("nan")), "^confidence = nan: must be"),
+        (([11], 10), r"^successes = \[11\]: must lie in 0 … 10$"),
+        (([-1], 10), r"^successes = \[-1\]: must lie in 0 … 10$"),
+        (([0], 0), "^trials = 0: must be at least 1$"),
+        (([[1]], 10), "^successes = "),
+        (([1], [1, 2]), "^trials = "),
+    ],
+)
+def test_frequencies_refuse_bad_input(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        wilson(*arguments)  # type: ignore[arg-type]
