@@ -173,6 +173,31 @@ def test_forgetting_bounds_the_weight_of_a_client_that_stayed_away() -> None:
     assert 1 / estimator.probabilities(state, [0])[0] == pytest.approx(102.0)
 
 
+@pytest.mark.parametrize("decay", [0.9, 0.99])
+def test_forgetting_never_exceeds_one(decay: float) -> None:
+    """Rounding alone does, by 4e-16, for a client that always comes: a p above 1 is refused where it is used."""
+    estimator = Forgetting(decay=decay, prior_b=0.0)
+    state = estimator.init(1)
+    for t in range(100):
+        estimator.observe(state, [0], t)
+        assert estimator.probabilities(state, [0])[0] <= 1.0
+
+
+def test_without_a_prior_for_absence_everybody_who_always_came_has_probability_one() -> None:
+    estimator = BetaFrequency(prior_b=0.0)
+    state = estimator.init(2)
+    for t in range(3):
+        estimator.observe(state, [0], t)
+    np.testing.assert_array_equal(estimator.probabilities(state, [0, 1]), [1.0, 0.25])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_what_is_counted_is_kept_in_integers(estimator: Estimator) -> None:
+    """Nothing rounds, on any platform, however long a federation runs; only a discounted sum is a fraction."""
+    fractions = {name for name, column in estimator.init(8).columns.items() if column.dtype != np.int64}
+    assert fractions <= {"weight"}
+
+
 def test_known() -> None:
     known = KnownProbabilities([0.5, 0.01, 1.0])
     state = known.init(3)
@@ -317,11 +342,17 @@ def test_a_round_costs_the_participants_only() -> None:
         (lambda: KnownProbabilities(float("nan")), "p"),
         (lambda: KnownProbabilities([0.5, 0.5]).init(3), "num_clients = 3"),
         (lambda: KnownProbabilities([0.5, 0.5]).grow(KnownProbabilities([0.5, 0.5]).init(2), 3), "num_clients = 3"),
-        (lambda: BetaFrequency(prior_a=0.0), "prior_a"),
-        (lambda: BetaFrequency(prior_b=-1.0), "prior_b"),
-        (lambda: Forgetting(decay=1.0), "decay = 1.0"),
-        (lambda: Forgetting(decay=0.0), "decay = 0.0"),
-        (lambda: Forgetting(prior_a=0.0), "prior_a"),
+        (lambda: FedAUEstimator().limit([0.0]), r"^p\[0\] = 0.0"),
+        (lambda: BetaFrequency(prior_a=0.0), "^prior_a = 0.0"),
+        (lambda: BetaFrequency(prior_b=-1.0), "^prior_b = -1.0"),
+        (
+            lambda: Forgetting(decay=1.0),
+            r"^decay = 1.0: must lie in \(0, 1\); BetaFrequency is the estimator that .*g$",
+        ),
+        (lambda: Forgetting(decay=0.0), "^decay = 0.0"),
+        (lambda: Forgetting(decay=1.5), "^decay = 1.5"),
+        (lambda: Forgetting(prior_a=0.0), "^prior_a = 0.0"),
+        (lambda: Forgetting(prior_b=-1.0), "^prior_b = -1.0"),
         (lambda: FedAUEstimator().init(0), "num_clients = 0"),
         (lambda: FedAUEstimator().grow(FedAUEstimator().init(3), 2), "num_clients = 2"),
         (lambda: FedAUEstimator().observe(FedAUEstimator().init(3), [3], 0), r"participants\[0\] = 3"),

@@ -7,7 +7,7 @@ the cutoffs it has passed since are a division.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,9 +16,6 @@ from ..checks import Float, fail, number, positive_int
 from ..checks import probabilities as check_probabilities
 from ..federation import Ints
 from .estimator import Columns, Estimator, EstimatorState
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
