@@ -11,6 +11,7 @@ import pytest
 
 import fedstale as fs
 from fedstale.durable import FileInUse, Lock, is_locked, replacing
+from fedstale.participation import Trace
 from fedstale.store import Store
 
 
@@ -45,13 +46,19 @@ def result(folder: Path) -> Path:
     return folder / "out.csv"
 
 
+def log(folder: Path) -> Path:
+    """One that is cut short would be read as a log in which fewer clients came."""
+    Trace(2, 3, [0, 2], [0, 1]).to_csv(folder / "out.csv")
+    return folder / "out.csv"
+
+
 def checkpoint(folder: Path) -> Path:
     fs.FedStale().init(fs.Federation(2, 3), model=np.zeros(3)).save(folder)
     return folder / "state.safetensors"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="folders are synced on POSIX only")
-@pytest.mark.parametrize("write", [export, result, checkpoint])
+@pytest.mark.parametrize("write", [export, result, log, checkpoint])
 def test_content_is_synced_before_the_name_and_the_name_before_going_on(
     write: Callable[[Path], Path], calls: list[tuple[str, int]], tmp_path: Path
 ) -> None:

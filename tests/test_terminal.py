@@ -78,4 +78,8 @@ def test_by_default_only_where_somebody_watches(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_duration() -> None:
-    assert terminal.duration(125.7) == "2:05"
+    assert terminal.duration(0.4) == "0 s"
+    assert terminal.duration(89.4) == "89 s"
+    assert terminal.duration(125.7) == "2 min"
+    assert terminal.duration(5399) == "90 min"
+    assert terminal.duration(12_600) == "3.5 h"

@@ -7,6 +7,7 @@ and from files. It gets an apostrophe in front, which spreadsheets take for "thi
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +28,11 @@ def cell(value: Any) -> Any:
     except ValueError:
         return f"'{value}"
     return value
+
+
+def number_cell(value: float | None) -> str:
+    """Return all digits of a number; nothing where it is missing."""
+    return "" if value is None or math.isnan(value) else repr(float(value))
 
 
 class CsvWriter:

@@ -169,5 +169,7 @@ class _NotebookBar:
 
 
 def duration(seconds: float) -> str:
-    """Write seconds as minutes and seconds."""
-    return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
+    """Write a time in words: 45 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

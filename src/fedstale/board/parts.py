@@ -19,6 +19,7 @@ from ..analysis import HeatMap, Square, Style, diverged_text
 from ..analysis.heatmap import Point, ratio
 from ..analysis.metrics import metric_text
 from ..store import RunInfo
+from ..terminal import duration
 from .curves import RunGroup
 from .filters import result, title
 from .run_settings import differing, full, meaning, unusual, value
@@ -182,7 +183,7 @@ def _progress(info: RunInfo, pace: float | None) -> Any:
     if pace:
         text += f" · {pace:.3g} rounds/s"
         if info.rounds_total:
-            text += f" · {_duration((info.rounds_total - info.rounds_done) / pace)} left"
+            text += f" · {duration((info.rounds_total - info.rounds_done) / pace)} left"
     bar = html.Progress(
         value=str(info.rounds_done), max=str(info.rounds_total or 1), **{"aria-label": f"Progress of {name}"}
     )
@@ -196,13 +197,6 @@ def _progress(info: RunInfo, pace: float | None) -> Any:
         ],
         **{"data-running": info.id},
     )
-
-
-def _duration(seconds: float) -> str:
-    """Of the time that is left."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def heat(table: HeatMap, shown: str) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import Float, client_count, fail, number, positive_int
+from ..durable import replacing
 from ..federation import Ints
 from . import logs
 from .log_files import LARGEST_ROUND, read_log
@@ -218,7 +219,8 @@ class Trace(Process):
         head = f"# num_rounds={self.num_rounds} num_clients={self.num_clients}\n"
         rows = [] if self.unknown is None else np.asarray(self.unknown).tolist()
         head += "".join(f"# unknown client={i} rounds={first}-{stop - 1}\n" for i, first, stop in rows)
-        Path(path).write_text(head + "round,client\n" + "".join(f"{t},{i}\n" for t, i in pairs), encoding="utf-8")
+        with replacing(Path(path)) as unfinished:  # cut short, it would be read as a log in which fewer came
+            unfinished.write_text(head + "round,client\n" + "".join(f"{t},{i}\n" for t, i in pairs), encoding="utf-8")
 
     def matrix(self) -> NDArray[np.bool_]:
         """Return who was there, shape (T, N)."""

@@ -19,7 +19,7 @@ from ..federation import Ints
 from ..interrupts import postponed
 from ..participation import Estimator, Participation, Process
 from ..rules import Rule
-from ..spreadsheet import CsvWriter, data_frame
+from ..spreadsheet import data_frame, number_cell, write_table
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from .build import build
@@ -158,13 +158,8 @@ class Result:
 
     def to_csv(self, path: str | Path) -> None:
         """Write one line per round."""
-        from ..durable import replacing
-
-        with replacing(Path(path)) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = CsvWriter(file)
-            writer.writerow(["round", *self.metrics])
-            for t, row in enumerate(zip(*self.metrics.values(), strict=True)):
-                writer.writerow([t, *("" if np.isnan(value) else repr(float(value)) for value in row)])
+        rows = enumerate(zip(*self.metrics.values(), strict=True))
+        write_table(Path(path), ["round", *self.metrics], ([t, *map(number_cell, row)] for t, row in rows))
 
 
 def result(simulation: Simulation, reason: str, label: str, rounds: Rounds | None = None) -> Result:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ..checks import Float, InvalidInput
 from ..federation import Ints
 from ..simulation.identity import finished, identity
 from ..simulation.settings import Settings, make_settings
-from ..spreadsheet import write_table
+from ..spreadsheet import number_cell, write_table
 from ..store import RunInfo, Store
 
 
@@ -95,15 +94,11 @@ def write_csv(path: Path, table: Sequence[MeasuredRun]) -> None:
     lines = (
         [
             *(record[name] for name in varied),
-            _text(row.accuracy),
-            *(_text(row.metrics.get(name)) for name in names),
+            number_cell(row.accuracy),
+            *(number_cell(row.metrics.get(name)) for name in names),
             row.diverged_in,
         ]
         for row, record in zip(table, records, strict=True)
     )
     # A setting and a metric may have one name: β as it was set, and as it was in the last round.
     write_table(path, [*varied, "accuracy_tail", *(f"last_{name}" for name in names), "diverged_in"], lines)
-
-
-def _text(value: Any) -> str:
-    return "" if value is None or math.isnan(value) else repr(float(value))
