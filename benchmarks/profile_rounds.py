@@ -1,16 +1,18 @@
 """Where our time goes in the three works of benchmarks/peers, and what improvements that the profile suggested brought.
 
-    python benchmarks/profile_rounds.py [--repetitions 3] [--docs DOCS]
+    python benchmarks/profile_rounds.py [--before FOLDER] [--repetitions 3] [--docs DOCS]
 
-Every run is a process of its own; the present version and those with one improvement undone take turns. Spans: local
-training, drawing batches, the server (`Rule.step`), evaluation, and bookkeeping (the rest of a round). Results:
-docs/results/benchmarks/profile.csv and docs/benchmarks.md.
+Every run is a process of its own; the present version, those with one improvement undone and, with --before, that of
+another working tree take turns. Spans: local training, drawing batches, the server (`Rule.step`), evaluation, and
+bookkeeping (the rest of a round). Bar: server and bookkeeping at most 10 % of a round of the small models (b) and (c).
+Results: docs/results/benchmarks/profile.csv and docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -26,7 +28,7 @@ from benchmarks.peers.work import WORKS, Shards
 
 SPANS = ("local training", "batches", "server", "evaluation")
 ROUNDS = {"cnn": 6, "logistic": 100, "digits": 300}
-RULE = "fedstale"
+RULES = ("fedstale", "tempered")
 
 
 def undo_nothing() -> None:
@@ -55,15 +57,17 @@ def undo_views() -> None:
     Samples.inputs = copied  # type: ignore[method-assign]
 
 
+NOW, BEFORE = "now", "before"
 VERSIONS: dict[str, Callable[[], None]] = {
-    "now": undo_nothing,
+    NOW: undo_nothing,
+    BEFORE: undo_nothing,  # of another working tree
     "freed memory given back": undo_kept_memory,
     "test samples copied": undo_views,
 }
 
 
-def profiled(name: str, data: Path, rounds: int) -> dict[str, float]:
-    """Run a work with FedStale and return the seconds of a round and the share of each span."""
+def profiled(name: str, rule: str, data: Path, rounds: int) -> dict[str, float]:
+    """Run a work with a rule and return the seconds of a round and the share of each span."""
     import numpy as np
 
     import fedstale as fs
@@ -109,7 +113,7 @@ def profiled(name: str, data: Path, rounds: int) -> dict[str, float]:
     length: dict[str, Any] = {"epochs": 1} if work.epoch else {"local_steps": work.steps, "replacement": True}
     fs.simulate(
         task_of(work, Shards(data / name)),
-        RULE,
+        rule,
         Participation(Bernoulli(np.ones(work.clients)), UniformSample(work.cohort)),
         rounds=rounds,
         lr=work.lr,
@@ -131,23 +135,35 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def measure(works: list[str], repetitions: int, data: Path, rounds: int | None) -> list[dict[str, object]]:
-    """All works and versions, interleaved; medians."""
-    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+def contenders(before: Path | None) -> list[tuple[str, str]]:
+    """Which rules in which versions: single improvements are undone for the first rule only."""
+    both = [NOW] if before is None else [NOW, BEFORE]
+    return [(rule, version) for rule in RULES for version in both] + [
+        (RULES[0], version) for version in VERSIONS if version not in (NOW, BEFORE)
+    ]
+
+
+def measure(
+    works: list[str], repetitions: int, data: Path, rounds: int | None, before: Path | None
+) -> list[dict[str, object]]:
+    """All works, rules and versions, interleaved; medians."""
+    found: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     for _ in range(repetitions):
         for work in works:
-            for version in VERSIONS:
-                command = [sys.executable, __file__, "--child", work, "--version", version, "--data", str(data)]
-                command += ["--rounds", str(rounds or ROUNDS[work])]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-                found.setdefault((work, version), []).append(json.loads(done.stdout.splitlines()[-1]))
+            for rule, version in contenders(before):
+                command = [sys.executable, __file__, "--child", work, "--rule", rule, "--version", version]
+                command += ["--data", str(data), "--rounds", str(rounds or ROUNDS[work])]
+                environment = {"PYTHONPATH": str(before / "src")} if before and version == BEFORE else {}
+                done = subprocess.run(
+                    command, stdout=subprocess.PIPE, check=True, text=True, env=os.environ | environment
+                )
+                found.setdefault((work, rule, version), []).append(json.loads(done.stdout.splitlines()[-1]))
     rows: list[dict[str, object]] = []
-    for (work, version), runs in found.items():
+    for (work, rule, version), runs in found.items():
         middle = {key: median(run[key] for run in runs) for key in runs[0]}
-        rows.append({"work": work, "version": version, **middle})
-        print(
-            f"{work:<9} {version:<26} " + ", ".join(f"{key} {value:.4g}" for key, value in middle.items()), flush=True
-        )
+        rows.append({"work": work, "rule": rule, "version": version, **middle})
+        told = ", ".join(f"{key} {value:.4g}" for key, value in middle.items())
+        print(f"{work:<9} {rule:<9} {version:<26} {told}", flush=True)
     return rows
 
 
@@ -158,16 +174,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds of every work, for trials")
     parser.add_argument("--data", type=Path, default=environments.HOME / "data")
     parser.add_argument("--docs", type=Path, default=environments.ROOT / "docs")
+    parser.add_argument("--before", type=Path, help="a working tree of an earlier version, to take turns with")
+    parser.add_argument("--before-name", default="before", help="what the page calls it, such as its commit")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--version", choices=VERSIONS, default="now", help=argparse.SUPPRESS)
+    parser.add_argument("--rule", default=RULES[0], help=argparse.SUPPRESS)
+    parser.add_argument("--version", choices=VERSIONS, default=NOW, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         VERSIONS[arguments.version]()
-        print(json.dumps(profiled(arguments.child, arguments.data, arguments.rounds)))
+        print(json.dumps(profiled(arguments.child, arguments.rule, arguments.data, arguments.rounds)))
         return
     for work in arguments.only:
         export(WORKS[work], arguments.data / work)
-    rows = measure(arguments.only, arguments.repetitions, arguments.data, arguments.rounds)
+    rows = measure(arguments.only, arguments.repetitions, arguments.data, arguments.rounds, arguments.before)
+    for row in rows:
+        row["version"] = arguments.before_name if row["version"] == BEFORE else row["version"]
     results = arguments.docs / "results" / "benchmarks"
     machine.write(results / "profile.csv", rows)
     machine.write_about(results / "profile-about.csv", "python benchmarks/profile_rounds.py")

@@ -69,7 +69,7 @@ def server_pass(folder: Path, ran: Ran) -> list[str]:
         count = f"{int(row['clients']):,}" if int(row["clients"]) else ""
         ratio, name = float(row["over memcpy"]), row["memory"].replace("|", "\\|")
         lines.append(f"| {name} | {row['loops']} | {count} | {time} | {ratio:.2f}× | {first} |")
-    return [*lines, "", *_table(pass_bars(rows)), ""]
+    return [*lines, "", *bar_table(pass_bars(rows)), ""]
 
 
 def model_bars(rows: Rows) -> list[Bar]:
@@ -117,8 +117,9 @@ def large_models(folder: Path, ran: Ran) -> list[str]:
             f"{float(row['cpu']):.2f} s | {float(row['first cpu']):.2f} s | {saving} | "
             f"{float(row['peak']) / 1e9:.2f} GB | {float(row['own']) / 1e9:.2f} GB | {disk} | {resume} | {resumed} |"
         )
-    return [*lines, "", *_table(model_bars(rows)), ""]
+    return [*lines, "", *bar_table(model_bars(rows)), ""]
 
 
-def _table(bars: Iterable[Bar]) -> list[str]:
+def bar_table(bars: Iterable[Bar]) -> list[str]:
+    """What was seen against what was wanted, as a table."""
     return ["| what | seen | bar | |", "|---|---|---|---|", *("| " + " | ".join(bar) + " |" for bar in verdicts(bars))]

@@ -187,27 +187,42 @@ def _versions(results: list[tables.Entry]) -> list[str]:
     return ["**Versions.** " + "; ".join(told) + ".", ""]
 
 
+def share_bars(rows: list[dict[str, str]]) -> list[large.Bar]:
+    """The share of the server and of bookkeeping in a round of the small models, and the most that it may be."""
+    small = [row for row in rows if row["work"] != "cnn" and row["version"] == "now"]
+    return [
+        (
+            f"{row['work']}, {row['rule']}: server and bookkeeping, share of a round",
+            float(row["server"]) + float(row["bookkeeping"]),
+            0.1,
+        )
+        for row in small
+    ]
+
+
 def profile(rows: list[dict[str, str]], facts: dict[str, str]) -> list[str]:
     """The part that says where our time goes."""
     spans = ("local training", "batches", "server", "evaluation", "bookkeeping")
     lines = ["## Where our time goes", "", ran(facts), ""]
-    lines += ["| work | version | round, with evaluations | " + " | ".join(spans) + " | page faults a round |"]
-    lines += ["|---|" + "---|" * 8]
+    lines += ["| work | rule | version | round, with evaluations | " + " | ".join(spans) + " | page faults a round |"]
+    lines += ["|---|" + "---|" * 9]
     for row in rows:
         parts = " | ".join(f"{float(row[span]):.1%}" for span in spans)
-        faults = f"{float(row['faults']):,.0f}"
-        lines.append(f"| {row['work']} | {row['version']} | {seconds(float(row['seconds']))} | {parts} | {faults} |")
+        named = f"| {row['work']} | {row['rule']} | {row['version']} | {seconds(float(row['seconds']))} |"
+        lines.append(f"{named} {parts} | {float(row['faults']):,.0f} |")
     lines += [
         "",
         "*batches*: drawing the participants' batches. *bookkeeping*: participants, probabilities, metrics, records.",
         "",
+        *large.bar_table(share_bars(rows)),
+        "",
     ]
-    ratios = []
-    for work in dict.fromkeys(row["work"] for row in rows):
-        own = {row["version"]: float(row["seconds"]) for row in rows if row["work"] == work}
-        for version, value in own.items():
-            if version != "now":
-                ratios.append(f"{work}, {version}: {value / own['now']:.2f}×")
+    now = {(row["work"], row["rule"]): float(row["seconds"]) for row in rows if row["version"] == "now"}
+    ratios = [
+        f"{row['work']}, {row['rule']}, {row['version']}: {float(row['seconds']) / now[row['work'], row['rule']]:.2f}×"
+        for row in rows
+        if row["version"] != "now"
+    ]
     if ratios:
         lines += ["Time relative to the current version, interleaved:", "", *(f"- {text}" for text in ratios), ""]
     return [*lines, IMPROVED]

@@ -3,8 +3,8 @@
 Gathering |S| rows with a fancy index copies them through main memory several times; here each fresh row and
 each stale row is read once, widened to float64 in a small block, used for every sum at once, and the fresh row
 is written to its new place. float64 blocks cost little (the pass is bound by memory) and make the sums exact
-to rounding of the result. A block is multiplied with two rows of weights at a time, which is worth a BLAS call;
-`weighted_sum` makes the same call, so that the two agree bit for bit.
+to rounding of the result. A block is multiplied with one row of weights at a time, a BLAS call that takes half the
+time of one for two rows; `weighted_sum` makes the same call, so that the two agree bit for bit.
 
 Where numba is there (the extra `fast`) and rows are large, `compiled` does the same pass several times as fast, equal
 to rounding. Which of the two is taken depends on the shape and the kind of the rows only.
@@ -48,11 +48,18 @@ def _loops(rows: Sequence[NDArray[Any]]) -> Any:
     return loops if loops is not None and loops.takes(rows) else None
 
 
+def _block_shape(length: int) -> tuple[int, int]:
+    """Rows and columns of a block: more rows where they are short, so that a small model is done at once."""
+    columns = min(COLUMNS, length)
+    return ROWS * COLUMNS // columns, columns
+
+
 def blocks(count: int, length: int) -> Iterator[tuple[slice, slice]]:
     """Cut a (count, length) matrix into (rows, columns) blocks, all rows of a column range in sequence."""
-    for low in range(0, length, COLUMNS):
-        for first in range(0, count, ROWS):
-            yield slice(first, min(first + ROWS, count)), slice(low, min(low + COLUMNS, length))
+    rows, columns = _block_shape(length)
+    for low in range(0, length, columns):
+        for first in range(0, count, rows):
+            yield slice(first, min(first + rows, count)), slice(low, min(low + columns, length))
 
 
 def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> Float:
@@ -61,13 +68,13 @@ def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> F
         summed: Float = loops.weighted_sum(rows, weights, length)
         return summed
     result = np.zeros(length)
-    buffer = np.empty((ROWS, COLUMNS))
-    pair = np.stack([weights, np.zeros(len(weights))])
-    for some, columns in blocks(len(rows), length):
-        x = buffer[: some.stop - some.start, : columns.stop - columns.start]
-        for k, i in enumerate(range(some.start, some.stop)):
-            x[k] = rows[i][columns]
-        result[columns] += _sums(pair[:, some], x)[0]
+    buffer = np.empty(_block_shape(length))
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN is found in the result, not told of here
+        for some, columns in blocks(len(rows), length):
+            x = buffer[: some.stop - some.start, : columns.stop - columns.start]
+            for k, i in enumerate(range(some.start, some.stop)):
+                x[k] = rows[i][columns]
+            result[columns] += weights[some] @ x
     return result
 
 
@@ -111,7 +118,12 @@ class Sums:
 def refreshed(u: Float, h: Float, rate: Float) -> Float:
     """h_i + r_i (Δ_i − h_i), row by row; Δ_i itself, to the bit, where r_i = 1."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(rate[:, None] == 1.0, u, h + rate[:, None] * (u - h))
+        new: Float = u - h
+        new *= rate[:, None]
+        new += h
+    whole = rate == 1.0
+    new[whole] = u[whole]
+    return new
 
 
 def exchange(
@@ -169,46 +181,41 @@ def _exchange(
     exact = mix.refresh is None and all(row.dtype in precision.exact for row in fresh)
     # Rows of a memory never overlap in part: one that shares memory with its target was computed there.
     there = [np.may_share_memory(row, slot) for row, slot in zip(fresh, target, strict=True)]
-    u_weights, h_weights = np.stack([mix.fresh, mix.masses]), np.stack([mix.stale, old_masses])
-    u_buffer, h_buffer = np.empty((2, ROWS, min(COLUMNS, length)))
-    raw_buffer = np.empty(u_buffer.shape, dtype=precision.dtype)
-    for some, columns in blocks(count, length):
-        size = (some.stop - some.start, columns.stop - columns.start)
-        u, h, raw = (buffer[: size[0], : size[1]] for buffer in (u_buffer, h_buffer, raw_buffer))
-        for k, i in enumerate(range(some.start, some.stop)):
-            row, old = fresh[i][columns], stale[i]
-            u[k] = row
-            raw[k] = 0 if old is None else old[columns]
-            if exact and not there[i]:
-                np.copyto(target[i][columns], row)
-        precision.load(h, raw)
-        if not exact:
-            precision.store(u if mix.refresh is None else refreshed(u, h, mix.refresh[some]), raw)
+    plain = precision.load is np.copyto
+    u_block, h_block = np.empty((2, *_block_shape(length)))
+    raw_block = np.empty(u_block.shape, dtype=precision.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN is found in the sums, not told of here
+        for some, columns in blocks(count, length):
+            rows, width = some.stop - some.start, columns.stop - columns.start
+            u, h, raw = u_block[:rows, :width], h_block[:rows, :width], raw_block[:rows, :width]
+            old = h if plain else raw
             for k, i in enumerate(range(some.start, some.stop)):
-                np.copyto(target[i][columns], raw[k])
-        moved = _sums(u_weights[:, some], u)
-        if mix.statistics:
-            sums.inner[some] += _dots(u, h)
-            sums.stale_sq[some] += _dots(h, h)
-        if not exact:  # the total is over what was stored, not over what was sent
-            precision.load(u, raw)
-            moved[1] = _sums(u_weights[:, some], u)[1]
-        moved -= _sums(h_weights[:, some], h)
-        sums.mix[columns] += moved[0]
-        out[columns] += moved[1]
-
-
-def _sums(weights: Float, block: Float) -> Float:
-    """Two weighted sums of the rows of a block; a NaN in it is found in the result, not told of here."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        sums: Float = weights @ block
-    return sums
+                row, before = fresh[i][columns], stale[i]
+                u[k] = row
+                old[k] = 0 if before is None else before[columns]
+                if exact and not there[i]:
+                    np.copyto(target[i][columns], row)
+            if not plain:
+                precision.load(h, raw)
+            mixed = mix.fresh[some] @ u
+            if mix.statistics:
+                sums.inner[some] += _dots(u, h)
+                sums.stale_sq[some] += _dots(h, h)
+            if not exact:  # the total is over what was stored, not over what was sent
+                precision.store(u if mix.refresh is None else refreshed(u, h, mix.refresh[some]), raw)
+                for k, i in enumerate(range(some.start, some.stop)):
+                    np.copyto(target[i][columns], raw[k])
+                precision.load(u, raw)
+            moved = mix.masses[some] @ u
+            mixed -= mix.stale[some] @ h
+            moved -= old_masses[some] @ h
+            sums.mix[columns] += mixed
+            out[columns] += moved
 
 
 def _dots(x: Float, y: Float) -> Float:
     """⟨x_i, y_i⟩ of the rows of two blocks."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        products: Float = np.matmul(x[:, None, :], y[:, :, None])[:, 0, 0]
+    products: Float = np.matmul(x[:, None, :], y[:, :, None])[:, 0, 0]
     return products
 
 
