@@ -46,18 +46,32 @@ def exported(tree: ast.Module) -> set[str]:
     return set()
 
 
+def mentioned(tree: ast.Module) -> set[str]:
+    """What a module imports, asks of another, or names in a short text (a lazy import, a registry)."""
+    words: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            words |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            words.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+            words |= set(re.findall(r"\w+", node.value))
+    return words
+
+
 def surface(root: Path = ROOT) -> tuple[int, list[str]]:
     """How many public definitions the package has, and those that neither another file uses nor any package exports."""
     files = [file for file in sorted((root / "src/fedstale").rglob("*.py")) if "template" not in file.parts]
     texts = {file: file.read_text(encoding="utf-8") for file in files}
     trees = {file: ast.parse(text) for file, text in texts.items()}
-    users = Counter(word for text in texts.values() for word in set(re.findall(r"\w+", text)))
+    users = Counter(word for tree in trees.values() for word in mentioned(tree))
+    own = {file: mentioned(tree) for file, tree in trees.items()}
     outside = "".join(file.read_text(encoding="utf-8") for file in (root / "docs").glob("*.py"))  # registries it lists
     # The states of rules are named in checkpoints: their names are part of the format.
     states = {name for text in texts.values() for name in re.findall(r"^class (\w+State)\(", text, re.MULTILINE)}
     public = states | {word for tree in trees.values() for word in exported(tree)} | set(re.findall(r"\w+", outside))
     names = [(file, name) for file, tree in trees.items() for name in defined(tree)]
-    alone = [(file, name) for file, name in names if users[name] == 1 and name not in public]
+    alone = [(file, name) for file, name in names if users[name] == (name in own[file]) and name not in public]
     return len(names), [f"{file.relative_to(root / 'src/fedstale').as_posix()}: {name}" for file, name in alone]
 
 

@@ -16,7 +16,7 @@ from fedstale.beta import Auto
 from fedstale.checks import Float
 from fedstale.rules import RULES
 from fedstale.simulation import make_settings
-from fedstale.simulation.methods import ALL, DEFAULT
+from fedstale.simulation.methods import _ALL, DEFAULT
 
 
 def test_names_are_of_rules() -> None:
@@ -52,7 +52,7 @@ def test_settings_methods_and_configs_agree() -> None:
 def test_the_limit_looks_like_no_method() -> None:
     limit = DEFAULT[-1]
     assert limit.everybody
-    assert style(limit.label) not in styles([method.label for method in ALL if not method.everybody])
+    assert style(limit.label) not in styles([method.label for method in _ALL if not method.everybody])
 
 
 def test_fixed_betas_stand_before_words_and_in_order() -> None:
@@ -65,7 +65,7 @@ def test_fixed_betas_stand_before_words_and_in_order() -> None:
 
 
 def test_colours_do_not_depend_on_the_company() -> None:
-    labels = [method.label for method in ALL]
+    labels = [method.label for method in _ALL]
     together = dict(zip(labels, styles(labels), strict=True))
     assert together == {label: style(label) for label in labels}
     assert len(set(together.values())) == len(labels)  # and no two methods look alike

@@ -13,7 +13,7 @@ import fedstale as fs
 from fedstale import rules
 from fedstale.rules.anchors import AnchorState
 from fedstale.simulation import Simulation, build, make_settings
-from fedstale.simulation.methods import ALL
+from fedstale.simulation.methods import _ALL
 from tests.combinations import combinations
 from tests.everything import everything
 
@@ -137,7 +137,7 @@ def test_compare_all_on_the_command_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*common, "--rules", "all", "--folder", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)
-    assert [row["method"] for row in rows] == [method.label for method in ALL]
+    assert [row["method"] for row in rows] == [method.label for method in _ALL]
     by_name = {row["method"]: row for row in rows}
     assert by_name["SCAFFOLD"]["bytes"] == 2 * by_name["FedAvg"]["bytes"]
     assert by_name["SVRG"]["rounds lost"] > 0
@@ -151,5 +151,5 @@ def test_compare_all_on_the_command_line(tmp_path: Path) -> None:
 
 
 def test_every_method_is_in_the_comparison_and_has_a_label() -> None:
-    assert {str(method.rule).partition("+")[0] for method in ALL} == set(rules.RULES)
-    assert len({method.label for method in ALL}) == len(ALL)
+    assert {str(method.rule).partition("+")[0] for method in _ALL} == set(rules.RULES)
+    assert len({method.label for method in _ALL}) == len(_ALL)

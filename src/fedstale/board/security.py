@@ -64,7 +64,7 @@ def reached_from_outside(host: str) -> bool:
     return not (ipaddress.ip_address(host).is_loopback if _address(host) else host == "localhost")
 
 
-def policy(script_hashes: Sequence[str]) -> str:
+def _policy(script_hashes: Sequence[str]) -> str:
     """Return the content-security policy: nothing but the board's own files.
 
     Dash starts itself by one line of inline script, which is allowed by its hash. Plotly writes style elements and
@@ -91,7 +91,7 @@ def protect(server: Any, hosts: Hosts, script_hashes: Sequence[str]) -> None:
     from flask import Response, request
 
     headers = {
-        "Content-Security-Policy": policy(script_hashes),
+        "Content-Security-Policy": _policy(script_hashes),
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "no-referrer",

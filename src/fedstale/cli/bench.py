@@ -42,7 +42,7 @@ Rules = Annotated[
     ),
 ]
 _Quick = Annotated[bool, typer.Option("--quick", help="Three settings, one seed for choosing, two for judging.")]
-Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", show_default=False)]
+_Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", show_default=False)]
 _FOLDER = Path("docs/results/bench")
 _CAPTION = (
     "rank: by the objective, mean over settings; gap closed in %: 0 is U-FedAvg, 100 everybody in every round; "
@@ -171,7 +171,7 @@ def verify(
 
 @app.command()
 def table(
-    files: Files = None,
+    files: _Files = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the whole page as Markdown to this file.")
     ] = None,

@@ -49,7 +49,7 @@ def _condition_charts(cells: Sequence[Cell], looks: dict[str, Style], judged: st
     betas = [line for line in lines("beta") if len(line.x)]
     if betas:
         made.append(line_chart("β", betas, limits=(-0.03, 1.03)))
-    return [*made, *attendance(cells[0])]
+    return [*made, *_attendance(cells[0])]
 
 
 def _over_time(cells: Sequence[Cell], looks: dict[str, Style], metric: str) -> list[Markup]:
@@ -68,7 +68,7 @@ def _line(label: str, curve: Curve, style: Style) -> Line:
     return Line(label, curve.x, curve.mean, curve.error, style, curve.ending)
 
 
-def attendance(cell: Cell) -> list[Markup]:
+def _attendance(cell: Cell) -> list[Markup]:
     """How many came, and how old the remembered updates are: mean over seeds of one method, since all see the same."""
     charts = {
         "Clients that came": {"participants": ("clients", Style(SKY))},

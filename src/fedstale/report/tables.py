@@ -23,7 +23,7 @@ from .markup import Markup, table, tag, text
 from .study import Study, by_objective
 from .subject import Subject
 
-ROWS = 600
+_ROWS = 600
 """A longer comparison is cut: that many rows are for `fedstale runs export`."""
 _LISTED = 50
 _VERDICTS = {verdicts.HELD: "yes", verdicts.NOT_HELD: "no", verdicts.NOT_DECIDED: "open", verdicts.AT_EDGE: "open"}
@@ -107,14 +107,14 @@ def comparison(study: Study) -> Markup:
                 row.append(tag("td", _rate(cell), class_="n"))
             row.append(tag("td", len(cell.runs), class_="n"))
             rows.append(tag("tr", row, class_=None if k else "first"))
-    left_out = len(rows) - ROWS
+    left_out = len(rows) - _ROWS
     right = set(headings) - {*study.keys, "method"}
-    made = table(_caption(study, several=several, gaps=bool(gaps)), headings, rows[:ROWS], right)
+    made = table(_caption(study, several=several, gaps=bool(gaps)), headings, rows[:_ROWS], right)
     if left_out > 0:
         made = text(made, tag("p", f"{left_out:,} further rows are left out: fedstale runs export has all runs."))
     if len(rows) <= 60:
         return made
-    return tag("details", tag("summary", f"The comparison, {min(len(rows), ROWS):,} rows"), made)
+    return tag("details", tag("summary", f"The comparison, {min(len(rows), _ROWS):,} rows"), made)
 
 
 def _caption(study: Study, *, several: bool, gaps: bool) -> str:

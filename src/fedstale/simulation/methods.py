@@ -78,7 +78,7 @@ DEFAULT = (
     Method("tempered"),
     EVERYBODY,
 )
-ALL = (
+_ALL = (
     *(Method(name) for name in RULES if name != "fedstale"),
     Method("fedstale", 0.5),
     Method("fedstale", "auto"),
@@ -106,7 +106,7 @@ def methods(asked: Asked) -> tuple[Method, ...]:
     if asked is None:
         return DEFAULT
     if isinstance(asked, str):
-        found = ALL if asked.strip() == "all" else tuple(_named(text) for text in asked.split(","))
+        found = _ALL if asked.strip() == "all" else tuple(_named(text) for text in asked.split(","))
     elif isinstance(asked, Mapping):
         found = tuple(_called(name, _one(value)) for name, value in asked.items())
     elif isinstance(asked, Sequence):

@@ -21,7 +21,7 @@ _Make = Callable[[Sequence[nn.Parameter], float], torch.optim.Optimizer]
 _UNSUITED = {"LBFGS": "evaluates the loss several times a step", "SparseAdam": "needs sparse gradients"}
 
 
-def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
     """Return torch's optimisers by lower-case name."""
     found = {
         name: kind
@@ -40,7 +40,7 @@ def make_optimizer(training: LocalTraining) -> _Make | None:
     name = training.optimizer.lower()
     if name == SGD and not options:
         return None
-    kind = choose("optimizer", name, optimizers())
+    kind = choose("optimizer", name, _optimizers())
     if kind.__name__ in _UNSUITED:
         raise fail("optimizer", training.optimizer, f"{_UNSUITED[kind.__name__]}: use another one")
     known = inspect.signature(kind).parameters
