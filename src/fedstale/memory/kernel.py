@@ -25,7 +25,7 @@ from ..checks import Float
 from .precision import Precision
 
 COLUMNS = 8192
-ROWS = 8
+_ROWS = 8
 _EXACT_COLUMNS = 1 << 16
 _STRETCH = 1 << 22
 """Columns after which rows may leave the memory of the process."""
@@ -51,7 +51,7 @@ def _loops(rows: Sequence[NDArray[Any]]) -> Any:
 def _block_shape(length: int) -> tuple[int, int]:
     """Rows and columns of a block: more rows where they are short, so that a small model is done at once."""
     columns = min(COLUMNS, length)
-    return ROWS * COLUMNS // columns, columns
+    return _ROWS * COLUMNS // columns, columns
 
 
 def blocks(count: int, length: int) -> Iterator[tuple[slice, slice]]:
