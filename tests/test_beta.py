@@ -304,7 +304,8 @@ def test_schedules() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: betas.Auto(forget=0.0), "forget = 0.0"),
+        (lambda: betas.Auto(forget=0.0), "^forget = 0.0"),
+        (lambda: betas.Auto(forget=1.5), "^forget = 1.5"),
         (lambda: betas.Auto(start=2.0), "start = 2.0"),
         (
             lambda: betas.Theory(sigma_g2=1.0),
@@ -411,3 +412,124 @@ def test_a_round_in_which_nobody_came_teaches_nothing(beta: str) -> None:
     rule.combine(state, fs.Round(4, [], []))
     after = state.of_rule.arrays()
     assert all(np.array_equal(array, after[path]) for path, array in before.items())
+
+
+def test_weights_of_clients_move_the_beta_of_the_bound() -> None:
+    p, alpha = np.array([1.0, 0.3, 0.1]), np.array([0.2, 0.3, 0.5])
+    rule = fs.FedStale(beta=betas.Theory(sigma2_over_K=0.2, sigma_g2=3.0, drift=0.001))
+    state = rule.init(fs.Federation(3, 2, weights=alpha, probabilities=p))
+    rule.combine(state, fs.Round(0, [], []))
+    best = theory.optimal_beta_from_moments(0.2, 3.0, p, alpha=alpha, drift=0.001)
+    assert state.report["beta"] == best
+    assert best != theory.optimal_beta_from_moments(0.2, 3.0, p, drift=0.001)
+
+
+def test_a_beta_that_changes_has_the_value_of_the_round_for_single_clients() -> None:
+    state = fs.FedStale().init(fs.Federation(N, D))
+    state.round = 5
+    assert betas.Schedule({0: 0.0, 10: 1.0}).of_clients(state, np.array([4, 1])).tolist() == [0.5, 0.5]
+    auto = fs.FedStale(beta="auto").init(fs.Federation(N, D))
+    auto.own(StaleState).beta = betas.AutoState(sums=np.array([1.0, 4.0]))
+    inside = auto.inside(auto.own(StaleState).beta)
+    assert betas.Auto().of_clients(inside, np.array([0, 2, 3])).tolist() == [0.25] * 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_several_runs_have_their_sums_side_by_side() -> None:
+    """Two runs with the terms of three clients each; what overflows in one of them leaves the other alone."""
+    sums = np.array([[1.0, 2.0], [4.0, 8.0]])
+    weight, inner, norm = np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 1.0]]), np.full((2, 3), 3.0), np.full((2, 3), 5.0)
+    assert betas.with_terms(sums, weight, inner, norm).tolist() == [[10.0, 11.0], [19.0, 23.0]]
+    assert betas.with_terms(sums, weight, inner, norm, 0.5).tolist() == [[9.5, 10.0], [17.0, 19.0]]
+    norm[1, 0] = 1e308
+    assert betas.with_terms(sums, 10 * weight, inner, norm).tolist() == [[91.0, 2.0], [154.0, 8.0]]
+    inner[0] = 1e308, -1e308, 0.0
+    assert betas.with_terms(sums, 1e9 * weight, inner, norm).tolist() == sums.tolist()  # ∞ − ∞ in the first
+
+
+def test_a_round_without_a_term_does_not_let_the_past_fade() -> None:
+    sums = np.array([1.0, 4.0])
+    assert betas.with_terms(sums, np.zeros(2), np.ones(2), np.ones(2), forget=0.5).tolist() == [1.0, 4.0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_common_beta_lies_between_zero_and_one() -> None:
+    sums = np.array([[-1.0, 1.0, 3.0, 0.0], [2.0, 2.0, 2.0, 0.0]])
+    assert betas.common(sums, 0.3).tolist() == [0.0, 0.5, 1.0, 0.3]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_weight_of_a_term_may_overflow_in_silence() -> None:
+    """1/p² of a p that is allowed is infinite: such a term is left out by `with_terms`."""
+    alpha, p = np.array([0.5, 0.25, 0.5, 1e-3]), np.array([0.5, 1.0, 1e-200, 1e-154])
+    weight = betas.term_weights(alpha, p, 2)
+    assert weight == pytest.approx([3 * 0.25 * 0.5 / 0.25, 0.0, np.inf, 3e302])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_terms_of_a_client_count_however_short_its_updates_are(scale: float) -> None:
+    rule = fs.FedStale(beta=betas.AutoPerClient(prior=0.0))
+    state = rule.init(fs.Federation(2, D, probabilities=0.5), memory="ram:float64")
+    for t, size in enumerate((1.0, 0.5, 0.25)):
+        rule.combine(state, fs.Round(t, [0], np.full((1, D), scale * size)))
+    own = state.own(StaleState).beta
+    assert isinstance(own, betas.AutoPerClientState)
+    assert own.count.tolist() == [2.0, 0.0]
+    assert own.value == pytest.approx([0.5, 0.0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_client_whose_sums_overflow_keeps_them_and_the_others_go_on() -> None:
+    rule = fs.FedStale(beta="auto-per-client")
+    state = rule.init(fs.Federation(2, D, probabilities=0.5), memory="ram:float64")
+    first = np.stack([np.full(D, 1e153), np.ones(D)])  # ‖h‖² is finite, and (t + 1)‖h‖² is not
+    rule.combine(state, fs.Round(0, [0, 1], first))
+    state.round = 1_000
+    rule.combine(state, fs.Round(1_000, [0, 1], first))
+    own = state.own(StaleState).beta
+    assert isinstance(own, betas.AutoPerClientState)
+    assert own.count.tolist() == [0.0, 1.0]
+    assert own.norm == pytest.approx([0.0, 1001.0 * D])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("p", "length", "learns"),
+    [(1e-120, 1.0, True), (1e-160, 1e-50, False), (1e-160, 1.0, False), (1e-100, 1e60, False), (0.5, 1.0, True)],
+)
+def test_theory_leaves_out_a_round_whose_products_overflow(p: float, length: float, learns: bool) -> None:
+    """The moments hold products of two weights 1/p_i and a square."""
+    rule = fs.FedStale(beta="theory")
+    state = rule.init(fs.Federation(3, D), memory="ram:float64")
+    rng = np.random.default_rng(1)
+    before = state.own(StaleState).beta.arrays()["moments"].copy()
+    rule.combine(state, fs.Round(0, [0, 1], length * rng.normal(size=(2, D)), probabilities=[p, 1.0]))
+    after = state.own(StaleState).beta.arrays()["moments"]
+    assert np.isfinite(after).all()
+    assert (not np.array_equal(after, before)) == learns
+
+
+def test_theory_leaves_out_a_round_whose_stale_updates_are_too_long() -> None:
+    rule = fs.FedStale(beta="theory")
+    state = rule.init(fs.Federation(3, D), memory="ram:float64")
+    rule.combine(state, fs.Round(0, [0, 1], np.full((2, D), 1e100), probabilities=[1.0, 1.0]))
+    before = state.own(StaleState).beta.arrays()["moments"].copy()
+    rule.combine(state, fs.Round(1, [0, 1], np.ones((2, D)), probabilities=[1e-60, 1.0]))
+    assert np.array_equal(state.own(StaleState).beta.arrays()["moments"], before)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [("0.25", betas.Constant(0.25)), ("auto", betas.Auto()), ("theory", betas.Theory())],
+)
+def test_a_beta_written_as_text(text: str, made: betas.Beta) -> None:
+    assert betas.make(text) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("1.5", "^beta = 1.5: must"), ("xyz", r"^unknown beta 'xyz'.*auto-per-client.*\[0, 1\]")]
+)
+def test_a_beta_written_wrongly(text: str, message: str) -> None:
+    with pytest.raises(fs.InvalidInput, match=message):
+        betas.make(text)
