@@ -528,7 +528,8 @@ def test_a_beta_written_as_text(text: str, made: betas.Beta) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("1.5", "^beta = 1.5: must"), ("xyz", r"^unknown beta 'xyz'.*auto-per-client.*\[0, 1\]")]
+    ("text", "message"),
+    [("1.5", "^beta = 1.5: must"), ("xyz", r"^unknown beta 'xyz': known: a number in \[0, 1\], auto, auto")],
 )
 def test_a_beta_written_wrongly(text: str, message: str) -> None:
     with pytest.raises(fs.InvalidInput, match=message):
