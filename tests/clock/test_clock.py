@@ -73,6 +73,20 @@ def test_work_ends_in_a_reply_or_with_the_device_that_leaves() -> None:
     assert clock.idle.tolist() == [93.0, 0.0]
 
 
+def test_intervals_as_slots_of_a_trace_are_the_same_presence() -> None:
+    """What a simulation replays of intervals, with slots as fine as their ends, is what they say."""
+    begins, ends = [5.0, 0.0, 3.0, 7.0], [9.0, 2.0, 4.0, 12.0]
+    exact = Intervals(2, [0, 0, 1, 1], begins, ends)
+    slots = Slots(Trace.from_intervals(["a", "a", "b", "b"], begins, ends, round=1), 1.0)
+    clocks = [Clock(SLOW, there, 2) for there in (exact, slots)]
+    for time in np.arange(0.5, 12.0):
+        for clock in clocks:
+            while clock.next(time) is not None:
+                pass
+        assert clocks[0].everybody_there.tolist() == clocks[1].everybody_there.tolist()
+        assert clocks[0].idle.tolist() == clocks[1].idle.tolist()
+
+
 def test_a_reply_at_the_very_moment_of_a_deadline_is_in_time() -> None:
     clock = Clock(SLOW, None, 2)
     clock.ask(0, 0, 0.0, 5.0, 0.0)

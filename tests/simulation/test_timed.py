@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from heapq import heapify
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedstale as fs
-from fedstale.clock import Equal, LogNormal, Synchronous
+from fedstale.clock import Equal, Event, EventQueue, LogNormal, Synchronous
 from fedstale.simulation import Callback, Record, Simulation, TimedSimulation, build, make_settings, simulate
 from fedstale.state import State
 from fedstale.store import Store
@@ -81,16 +83,21 @@ def test_a_deadline_splits_devices_into_those_in_time_and_those_late() -> None:
     assert simulation.clock.ledger.wasted.tolist() == [0.0] * 5
 
 
-def test_a_late_reply_enters_the_memory_with_the_model_of_its_round() -> None:
+@pytest.mark.parametrize("rule", ["mifa", "afa-cs", "ace"])
+def test_a_late_reply_enters_the_memory_with_the_model_of_its_round(rule: str) -> None:
     simulation = timed(
-        **{**SERVERS["deadline"], "devices": "two-classes", "deadline": 1.0, "p_min": 1.0, "rule": "mifa", "rounds": 4},
+        **{**SERVERS["deadline"], "devices": "two-classes", "deadline": 1.0, "p_min": 1.0, "rule": rule, "rounds": 4},
         device_options={"slow_share": 0.2, "slowdown": 3.0, "steps_per_second": 10.0, "down": 1e9, "up": 1e9},
     )
     slow = int(np.argmin(simulation.devices.speeds(0, 5, 0).steps))
     begun_with = simulation.model.copy()
     simulation.run()
     expected = simulation.trainer.updates(begun_with, np.array([slow]), 0)
-    assert np.array_equal(simulation.state.memory.rows([slow]), np.asarray(expected, dtype=np.float32))
+    memory = simulation.state.memory
+    assert np.array_equal(memory.rows([slow]), np.asarray(expected, dtype=np.float32))
+    assert memory.masses[slow] == pytest.approx(memory.masses[slow - 1])  # all take as many local steps
+    if rule == "ace":  # asked in round 0, answered in round 2; the others answered in round 3
+        assert simulation.state.of_rule.arrays()["version"].tolist() == [0 if i == slow else 3 for i in range(5)]
 
 
 @servers
@@ -161,6 +168,37 @@ def test_any_cut_of_any_run(seed: int, name: str, cut: int) -> None:
         second.run()
         assert np.array_equal(whole.model, second.model)
         second.state.close()
+
+
+class AnyOrder(EventQueue):
+    """A queue into which what happens at the same time is put in any order, again and again."""
+
+    def __init__(self, events: list[Event] | None = None) -> None:
+        super().__init__(events)
+        self._random = Random(17)
+
+    def pop(self) -> Event:
+        self._heap = self._random.sample(self._heap, len(self._heap))
+        heapify(self._heap)
+        return super().pop()
+
+
+@servers
+@pytest.mark.parametrize("rule", ["tempered", "fedasync"])
+def test_any_interleaving_of_equal_times_gives_the_same_bits(
+    server: dict[str, Any], rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All devices are alike, so that nearly everything happens at the same time as something else."""
+    alike = {**server, "rule": rule, "devices": "equal", "device_options": {}}
+    whole = timed(**alike)
+    whole.run()
+    monkeypatch.setattr("fedstale.clock.clock.EventQueue", AnyOrder)
+    other = timed(**alike)
+    other.run()
+    assert np.array_equal(whole.model, other.model)
+    assert everything(whole.state) == everything(other.state)
+    for name, array in whole.clock.arrays().items():
+        assert np.array_equal(array, other.clock.arrays()[name]), name
 
 
 @servers

@@ -182,7 +182,8 @@ class Aggregator:
         client = self.members[late.reply.identity]
         who = np.array([client])
         p = probabilities.values(self.state.estimator, who, [late.reply.identity], setting.asked_share)
-        rule.remember_late(self.state, who, [row], p)
+        t = self.state.round
+        rule.remember_late(self.state, Round(t, who, [row], probabilities=p, ages=[t - late.round]))
         self._remember_buffers([found])
         self.state.last_seen[client] = late.round
         self.members.last_heard[client] = index

@@ -19,12 +19,10 @@ its update.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..checks import Float, positive_int
 from ..federation import CheckedRound, Ints
@@ -85,13 +83,11 @@ class _LatestUpdates(Rule):
         state.report["active_clients"] = float((version >= 0).sum())
         return own.stale.total / total if total > 0 else np.zeros(federation.num_params)
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
-        """h_i ← Δ_i of an earlier round, of which no more is known: it counts as that of the last one."""
+    def take_late(self, state: State, late: CheckedRound) -> None:
+        """h_i ← Δ_i of an earlier round."""
         own = state.own(RecentState)
-        own.stale.replace(clients, updates, state.federation.masses(clients))
-        own.version[clients] = max(state.round - 1, 0)
+        own.stale.replace(late.clients, late.updates, state.federation.masses(late.clients))
+        own.version[late.clients] = late.index - late.ages.astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ A rule is a frozen dataclass of hyper-parameters. All that it remembers is in th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -134,15 +133,20 @@ class Rule(ABC):
         """Vectors of length d that go up and down in the coming round with these participants."""
         return len(clients) * self.upload, len(clients) * self.download
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
-        """Put updates that came after their round into the memory, between two rounds.
+    def remember_late(self, state: State, late: Round) -> None:
+        """Put updates that came after their round into the memory, before the round `late.index`.
 
         An unbiased rule stays unbiased: its memory may hold anything that does not depend on who comes next. With the
-        clients' p_i, what β learns from an update in time it learns from these too.
+        clients' p_i, what β learns from an update in time it learns from these too. `late.ages` count from the rounds
+        that they were asked in.
         """
-        raise fail("rule", self.name, "has no memory that an update could be put into after its round")
+        if not self.takes_late:
+            raise fail("rule", self.name, "has no memory that an update could be put into after its round")
+        self.take_late(state, check_round(state.federation, late))
+
+    def take_late(self, state: State, late: CheckedRound) -> None:
+        """Do what `remember_late` says, in a rule that `takes_late`."""
+        raise NotImplementedError
 
     def announce(self, state: State, index: int, clients: Ints, probabilities: Float) -> Announcement:
         """Say before a round how these clients would be weighed, for a memory that they hold themselves.

@@ -44,6 +44,7 @@ class FedLaAvg(Rule):
 
     name: ClassVar[str] = "fedlaavg"
     client_memory: ClassVar[int] = 1
+    takes_late: ClassVar[bool] = True
     caveat: ClassVar[str] = SAG
 
     def __post_init__(self) -> None:
@@ -61,4 +62,8 @@ class FedLaAvg(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Add what changed at the participants."""
-        return refreshed_mean(state.own(LastState).last, state.federation, round, round.updates)
+        return refreshed_mean(state.own(LastState).last, state.federation, round)
+
+    def take_late(self, state: State, late: CheckedRound) -> None:
+        """Add what changed at clients of an earlier round."""
+        state.own(LastState).last.replace(late.clients, late.updates, state.federation.masses(late.clients))

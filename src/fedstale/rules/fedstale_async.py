@@ -14,12 +14,10 @@ an origin that is moved along before numbers grow large. An infinite half-life w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..checks import Float, fail, number
 from ..federation import CheckedRound, Ints
@@ -109,15 +107,13 @@ class FedStaleAsync(FedStale):
         state.report["beta"] = beta
         return sums.mix
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
-        """h_i ← Δ_i of an earlier round, of which no more is known: it counts as that of the last one."""
+    def take_late(self, state: State, late: CheckedRound) -> None:
+        """h_i ← Δ_i of an earlier round."""
         own = state.own(AgeingState)
-        version = max(state.round - 1, 0)
-        masses = state.federation.masses(clients) * self._faded(own.origin - version)
-        own.stale.replace(clients, updates, masses)
-        own.version[clients] = version
+        version = late.index - late.ages.astype(np.int64)
+        masses = state.federation.masses(late.clients) * self._faded(own.origin - version)
+        own.stale.replace(late.clients, late.updates, masses)
+        own.version[late.clients] = version
 
     def _move_origin(self, state: State, index: int) -> None:
         """Begin to count ages anew, before masses become too large; old rows may come to count nothing at all."""

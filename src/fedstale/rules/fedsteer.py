@@ -26,8 +26,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..checks import Float, number, positive_int
-from ..federation import CheckedRound, Ints
+from ..checks import Float, fail, number, positive_int
+from ..federation import CheckedRound, Ints, all_finite
 from ..memory import StaleMemory
 from ..memory.kernel import weighted_sum
 from ..rule_state import RuleState, per_client
@@ -65,6 +65,7 @@ class FedSteer(Rule):
     ridge: float = 0.01
 
     name: ClassVar[str] = "fedsteer"
+    takes_late: ClassVar[bool] = True
     refit_first: ClassVar[bool] = True
     """Whether coordinates are fitted before they are used in the same round."""
     caveat: ClassVar[str] = (
@@ -100,6 +101,14 @@ class FedSteer(Rule):
         own.coordinates = fitted
         self._keep(own, round)
         return delta
+
+    def take_late(self, state: State, late: CheckedRound) -> None:
+        """s_i is fitted to Δ_i of an earlier round, and q_i ← Δ_i for i in the core set."""
+        if not all(all_finite(row) for row in late.updates):
+            raise fail("updates", "non-finite numbers", "every update must be finite")
+        own = state.own(SteeringState)
+        own.coordinates[late.clients] = self._fit(self._directions(own), late)
+        self._keep(own, late)
 
     def _directions(self, own: SteeringState) -> Float:
         """q_j in the order of their coordinates, shape (k, d); 0 where there is none."""

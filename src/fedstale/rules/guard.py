@@ -111,13 +111,11 @@ class Guarded(WrappedRule):
             round = replace(round, given_probabilities=capped)
         return self.rule.update(state, round)
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
+    def take_late(self, state: State, late: CheckedRound) -> None:
         """Bound what is remembered as in a round."""
         if self.clip_norm is not None:
-            updates = clip(updates, _clip_factors(updates, self.clip_norm))
-        super().remember_late(state, clients, updates, probabilities)
+            late = replace(late, updates=clip(late.updates, _clip_factors(late.updates, self.clip_norm)))
+        super().take_late(state, late)
 
 
 def guard(rule: Rule, clip_norm: float | None, max_weight: float | None) -> Rule:

@@ -6,13 +6,12 @@ FedVARP: Jhunjhunwala et al., UAI 2022.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import beta as betas
 from ..checks import Float, fail
@@ -114,21 +113,18 @@ class FedStale(Rule):
         state.report["beta"] = float(beta.mean()) if round.size else chooser.value(of_beta, round.index)
         return exchange.sums.mix
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
+    def take_late(self, state: State, late: CheckedRound) -> None:
         """h_i ← Δ_i of an earlier round; as a term of β it counts as if such were always seen (1 for its 1/p_i)."""
-        chooser, own, masses = self._chooser, state.own(StaleState), state.federation.masses(clients)
-        of_beta, ones = state.inside(own.beta), np.ones(len(clients))
+        chooser, own, masses = self._chooser, state.own(StaleState), state.federation.masses(late.clients)
+        of_beta, ones, p = state.inside(own.beta), np.ones(late.size), late.given_probabilities
         mix = Mix(ones, ones, 0.0, 0.0 * masses if own.per_client else masses, chooser.statistics)
-        exchange = own.stale.prepare_exchange(clients, updates, mix)
+        exchange = own.stale.prepare_exchange(late.clients, late.updates, mix)
         if not np.isfinite(exchange.sums.mix).all():
             raise fail("updates", "non-finite numbers", "every update must be finite")
-        if probabilities is not None:
-            alpha = masses / state.federation.total_mass * np.sqrt(probabilities)
-            learn(chooser, of_beta, CheckedRound(state.round, clients, updates, alpha, probabilities), exchange.sums)
+        if p is not None:
+            learn(chooser, of_beta, replace(late, alpha=late.alpha * np.sqrt(p)), exchange.sums)
         if own.per_client:
-            exchange.weigh(masses * chooser.of_clients(of_beta, clients))
+            exchange.weigh(masses * chooser.of_clients(of_beta, late.clients))
         exchange.commit()
 
 
@@ -180,8 +176,6 @@ class FedVARP(Rule):
         exchange.commit()
         return exchange.sums.mix
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
+    def take_late(self, state: State, late: CheckedRound) -> None:
         """h_i ← Δ_i of an earlier round."""
-        state.own(MemoryState).stale.replace(clients, updates, state.federation.masses(clients))
+        state.own(MemoryState).stale.replace(late.clients, late.updates, state.federation.masses(late.clients))

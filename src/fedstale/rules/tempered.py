@@ -16,9 +16,8 @@ the mean of what is remembered. So where all updates are the same, so is the glo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,20 +143,18 @@ class TemperedFedStale(Rule):
         state.report |= {"beta": beta, "theta": theta}
         return prepared.sums.mix
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
+    def take_late(self, state: State, late: CheckedRound) -> None:
         """m_i ← m_i + r_i (Δ_i − m_i) with Δ_i of an earlier round: one more visit."""
-        own, ones = state.own(TemperedState), np.ones(len(clients))
-        visits = own.visits[clients] + 1
+        own, ones = state.own(TemperedState), np.ones(late.size)
+        visits = own.visits[late.clients] + 1
         rates = self._rates(visits)
-        masses = state.federation.masses(clients)
+        masses = state.federation.masses(late.clients)
         mix = Mix(ones, ones, 0.0, masses, refresh=None if (rates == 1.0).all() else rates)
-        prepared = own.stale.prepare_exchange(clients, updates, mix)
+        prepared = own.stale.prepare_exchange(late.clients, late.updates, mix)
         if not np.isfinite(prepared.sums.mix).all():
             raise fail("updates", "non-finite numbers", "every update must be finite")
         prepared.commit()
-        own.visits[clients] = visits
+        own.visits[late.clients] = visits
 
     def _rates(self, visits: Ints) -> Float:
         """r_i of those who came so often."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from ..checks import Float
-from ..federation import Ints
+from ..federation import CheckedRound, Ints
 from ..memory.held import Announcement
 from ..participation import Selection
 from ..rule_state import RuleState
@@ -65,11 +61,9 @@ class WrappedRule(Rule):
         """As the rule."""
         return self.rule.second_pass(self.inside(state), clients)
 
-    def remember_late(
-        self, state: State, clients: Ints, updates: Sequence[NDArray[Any]], probabilities: Float | None = None
-    ) -> None:
+    def take_late(self, state: State, late: CheckedRound) -> None:
         """As the rule."""
-        self.rule.remember_late(self.inside(state), clients, updates, probabilities)
+        self.rule.take_late(self.inside(state), late)
 
     def on_clock(self) -> Rule:
         """The same wrapper around the rule on a clock."""

@@ -75,7 +75,7 @@ class TimedSimulation(InTime):
 
     def _one_round(self, t: int, server: Synchronous) -> Round:
         clock, deadline = self.clock, server.deadline
-        self._take_late()
+        self._take_late(t)
         end = float("inf") if deadline is None else clock.now + deadline
         asked = self._whom(t, server)
         while clock.availability is not None and not len(asked) and clock.now < end:
@@ -128,14 +128,21 @@ class TimedSimulation(InTime):
             rows = self.trainer.updates(self.model, late, t, self.rule.local(self.state, late))
             self._pending.put(t, late, rows, self.trainer.steps_and_lr(late, t)[0].tolist())
 
-    def _take_late(self) -> None:
+    def _take_late(self, t: int) -> None:
         """Put what came late, since the last round began, into the memory: between two rounds, the oldest first."""
         arrived = sorted(self._late.take_all(), key=lambda update: (update.version, update.device))
         usable = [update for update in arrived if fault(update.row) is None]
         if usable:
             clients = np.array([update.device for update in usable], dtype=np.int64)
-            rows = [update.row for update in usable]
-            self.rule.remember_late(self.state, clients, rows, self._probabilities(clients))
+            late = Round(
+                t,
+                clients,
+                [update.row for update in usable],
+                probabilities=self._probabilities(clients),
+                steps=[update.steps for update in usable],
+                ages=[t - update.version for update in usable],
+            )
+            self.rule.remember_late(self.state, late)
         self._counts["late"] = float(len(usable))
 
     # No rounds: devices work all the time.
