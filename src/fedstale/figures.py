@@ -7,16 +7,20 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .analysis import raster, styles
+from .analysis.axes import ROUND, VIRTUAL, unit
 from .analysis.curve import late_range
 from .analysis.metrics import TITLES, is_share
 from .analysis.palette import INDIGO, RED
+from .checks import counted
 from .plots import draw_bars, draw_curve
+from .simulation.settings import ROUNDS
 
 if TYPE_CHECKING:
     from .simulation import Comparison
@@ -130,11 +134,11 @@ def _picture(comparison: Comparison, plt: Any, percent: Any) -> Any:
     else:  # too many for a corner of the plot
         figure.legend(*axes["all"].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=7)
     settings, seeds = comparison.settings, len(comparison.seeds)
-    figure.suptitle(
-        f"{settings.task_name}: {settings.num_clients} clients, rare half comes with p = {settings.p_min:g}, "
-        f"label swap {comparison.swap_text}, " + (f"{seeds} seeds (mean ± standard error)" if seeds > 1 else "1 seed"),
-        fontsize=10,
-    )
+    who = comparison.participation_text.replace("p_min", "rare half comes with p =")
+    about = [f"{settings.task_name}: {counted(settings.num_clients, 'client')}", who]
+    about += [f"label swap {comparison.swap_text}"] if settings.swap else []
+    about += [f"{seeds} seeds (mean ± standard error)" if seeds > 1 else "1 seed"]
+    figure.suptitle(", ".join(about), fontsize=10)
     return figure
 
 
@@ -145,14 +149,21 @@ def _late(comparison: Comparison, metric: str) -> tuple[float, float] | None:
 
 
 def _curves(axis: Any, comparison: Comparison, metric: str) -> None:
-    looks = styles([method.label for method in comparison.results])
-    for look, (method, runs) in zip(looks, comparison.results.items(), strict=True):
-        curve = comparison.cell(method).curve(metric)
-        if all(metric not in run.metrics for run in runs.values()) and not curve.diverged:
-            continue
-        draw_curve(axis, method.label, curve, look)
-    axis.set_xlabel("round")
-    axis.set_xlim(0, 1.03 * comparison.settings.total_rounds)  # also of those that a run did not come to
+    """Over rounds; over virtual time where there is a clock, because steps of a server then last differently long."""
+    x = VIRTUAL if comparison.settings.server != ROUNDS else ROUND
+    drawn = {}
+    for method, runs in comparison.results.items():
+        curve = comparison.cell(method).curve(metric, x)
+        if any(metric in run.metrics for run in runs.values()) or curve.diverged:
+            drawn[method.label] = curve
+    ends = [float(curve.x[-1]) for curve in drawn.values() if len(curve.x)]
+    size, title = unit(x, max(ends, default=1.0))
+    looks = dict(zip(labels := [method.label for method in comparison.results], styles(labels), strict=True))
+    for label, curve in drawn.items():
+        draw_curve(axis, label, replace(curve, x=curve.x / size), looks[label])
+    axis.set_xlabel(title)
+    if x == ROUND:
+        axis.set_xlim(0, 1.03 * comparison.settings.total_rounds)  # also of those that a run did not come to
 
 
 def _raster(axis: Any, participants: Sequence[Any], num_clients: int) -> None:

@@ -52,6 +52,27 @@ def test_the_picture_shows_it(found: Comparison, tmp_path: Path) -> None:
     assert "gap closed" in svg.read_text(encoding="utf-8")
 
 
+def test_a_narrow_table_has_the_worst_tenth_and_no_empty_column(found: Comparison) -> None:
+    assert "worst" in str(found)
+    assert "gap closed" in str(found)
+    part = Comparison(found.settings, [TEMPERED], found.seeds, {TEMPERED: found.results[TEMPERED]})
+    assert "gap" not in str(part)
+
+
+def test_curves_are_drawn_over_the_time_of_a_clock(found: Comparison, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"num_clients": 4, "lr": 0.02, "rounds": 12, "seeds": 1, "progress": False}
+    in_time: dict[str, Any] = {"server": "synchronous", "deadline": 0.4, "devices": "log-normal"}
+    timed = fs.compare(
+        "quadratic", "fedavg,mifa", participation=fs.Bernoulli([1.0, 0.9, 0.8, 0.7]), **common, **in_time
+    )
+    drawn = [comparison_picture(one, tmp_path / "picture")[1].read_text(encoding="utf-8") for one in (timed, found)]
+    assert ["virtual time (seconds)" in svg for svg in drawn] == [True, False]
+    assert ["rare half comes with" in svg for svg in drawn] == [False, True]
+    assert {"virtual seconds", "late", "lost", "wasted seconds"} <= timed.records()[0].keys() - found.records()[
+        0
+    ].keys()
+
+
 def test_nothing_to_compare_is_refused(found: Comparison) -> None:
     with pytest.raises(fs.InvalidInput, match="at least one method"):
         compare_settings(found.settings, [])

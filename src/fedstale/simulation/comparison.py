@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import configs
 from ..analysis import Cell, Estimate, Gap, MeasuredRun
 from ..analysis.axes import ROUND
 from ..analysis.metrics import main_metric
@@ -18,7 +19,7 @@ from ..spreadsheet import data_frame, write_table
 from ..tasks.label_swap import swap_text
 from .methods import EVERYBODY, PLAIN, Method
 from .run import Result
-from .settings import Settings
+from .settings import ROUNDS, Settings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -106,6 +107,13 @@ class Comparison:
         )
 
     @property
+    def participation_text(self) -> str:
+        """Who shows up."""
+        if self.settings.participation == "two-groups":
+            return f"p_min {self.settings.p_min:g}"
+        return f"participation {configs.text(self.settings.participation)}"
+
+    @property
     def swap_text(self) -> str:
         """The label swap, with the shares of labels that it came to in training and test, means over the seeds."""
         runs = [run for runs in self.results.values() for run in runs.values()]
@@ -162,7 +170,18 @@ class Comparison:
             "server bytes": cell.over_seeds("server_bytes", "final"),
             "rounds lost": cell.over_seeds("rounds_lost", "final"),
             "seconds": cell.over_seeds("seconds", "sum"),
+            **(self._in_time(cell) if self.settings.server != ROUNDS else {}),
             **self.cost(method),
+        }
+
+    @staticmethod
+    def _in_time(cell: Cell) -> dict[str, Estimate | str]:
+        """How long it took on the clock, and what became of the devices' work."""
+        return {
+            "virtual seconds": cell.over_seeds("virtual_seconds", "final"),
+            "late": cell.over_seeds("late", "sum"),
+            "lost": cell.over_seeds("lost", "sum"),
+            "wasted seconds": cell.over_seeds("wasted_seconds", "sum"),
         }
 
     def records(self) -> list[dict[str, Any]]:

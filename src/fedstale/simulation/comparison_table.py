@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .. import configs
 from ..analysis import Estimate, style
 from ..analysis.metrics import group_name, is_share, short_title
 from ..checks import counted
@@ -31,13 +30,9 @@ class _Cells:
 def title(comparison: Comparison) -> str:
     """Say in which setting the methods are compared."""
     settings = comparison.settings
-    who = (
-        f"p_min {settings.p_min:g}"
-        if settings.participation == "two-groups"
-        else f"participation {configs.text(settings.participation)}"
-    )
-    rounds = counted(settings.total_rounds, "round")
-    return f"{settings.task_name}, {who}, swap {comparison.swap_text}, {rounds}"
+    about = [settings.task_name, comparison.participation_text]
+    about += [f"swap {comparison.swap_text}"] if settings.swap else []
+    return ", ".join([*about, counted(settings.total_rounds, "round")])
 
 
 def caption(comparison: Comparison) -> str:
@@ -87,23 +82,29 @@ def _cells(comparison: Comparison, *, wide: bool) -> _Cells:
     A method of which a seed diverged says so in place of its accuracy, and has no other numbers.
     """
     grouped, form = comparison.metric != "excess_loss", ".1%" if is_share(comparison.metric) else ".3g"
-    columns = [("objective", "objective", ".3f"), ("gap closed", "gap closed", ".0%")] if grouped else []
-    columns += [(short_title(comparison.metric), comparison.metric, form)]
-    columns += [(group_name(1), "group 1", form)] if grouped else []
     rows = comparison.rows()
+
+    def known(key: str) -> bool:
+        return any(key in row and _text(row[key], ".0f") != "–" for row in rows)
+
+    columns = [("objective", "objective", ".3f")] if grouped else []
+    columns += [("gap closed", "gap closed", ".0%")] if known("gap closed") else []
+    columns += [(short_title(comparison.metric), comparison.metric, form)]
+    columns += [(group_name(1), "group 1", form), ("worst tenth", "worst tenth", form)] if grouped else []
     if comparison.target is not None:
-        timed = any(_text(row["virtual seconds to target"], ".0f") != "–" for row in rows)
+        timed = known("virtual seconds to target")
         columns += [("s to target", "virtual seconds to target", ".1f")] if timed else []
         columns += [("rounds to target", "rounds to target", ".0f")] if wide or not timed else []
         columns.append(("MB to target", "bytes to target", "MB"))
     if not wide and not grouped:
         columns.append(("β", "beta", ".2f"))
     if wide:
-        columns += [(group_name(0), "group 0", form), ("worst tenth", "worst tenth", form)] if grouped else []
+        columns += [(group_name(0), "group 0", form)] if grouped else []
         columns += [("β", "beta", ".2f"), ("MB up", "bytes", "MB"), ("MB down", "bytes down", "MB")]
         columns += [("server MB", "server bytes", "MB")]
-        if any(_text(row["rounds lost"], ".0f") != "–" for row in rows):
-            columns.append(("rounds lost", "rounds lost", ".0f"))
+        columns += [("rounds lost", "rounds lost", ".0f")] if known("rounds lost") else []
+        in_time = ("virtual seconds", ".1f"), ("late", ".0f"), ("lost", ".0f"), ("wasted seconds", ".1f")
+        columns += [(key, key, spec) for key, spec in in_time] if known("virtual seconds") else []
         columns.append(("seconds", "seconds", ".1f"))
     found: dict[str, list[str]] = {}
     for row in rows:
