@@ -76,6 +76,16 @@ def test_wrong_words(arguments: list[str], message: str, inside: str) -> None:
     assert not Path("report.html").exists()
 
 
+def test_a_name_without_any_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to say only that there is no default store, of which nobody had spoken."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDSTALE_STORE", raising=False)
+    with pytest.raises(
+        InvalidInput, match=r"^nosuch\.db is not a folder with a store, .*: there is no store at .*runs"
+    ):
+        invoke("nosuch.db")
+
+
 def test_pages_are_replaced(inside: str) -> None:
     Path("report.html").write_text("<!DOCTYPE html><p>old")
     invoke()

@@ -30,11 +30,17 @@ def report(
     """
     from .. import report as reports
     from ..paper.claims import claims_of_store
-    from ..store import Store
+    from ..store import Store, StoreError
 
     reports.refuse(out)
     folder, name = reports.locate(what, store)
-    with Store.open(folder, create=False, read_only=True) as opened:
+    try:
+        opened = Store.open(folder, create=False, read_only=True)
+    except StoreError as error:
+        if name is None:
+            raise
+        raise StoreError(f"{name} is not a folder with a store, nor can it be a run or a sweep: {error}") from None
+    with opened:
         subject = reports.find(opened, name)
         size = reports.write(reports.page(opened, subject, claims_of_store), out)
     if json:
