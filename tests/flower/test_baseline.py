@@ -59,6 +59,7 @@ def test_it_runs_and_prints_its_table(
     server_app.app(grid, Context(1, 9, {}, RecordDict(), config))
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "| swap | β = 0 | β = 1 |"
+    assert "±" not in printed[2]  # one seed has no error; it used to be 0.0
     lines = (tmp_path / "results.csv").read_text().splitlines()
     assert lines[0] == "swap,beta,seed,accuracy"
     assert all(float(line.rpartition(",")[2]) > 0.6 for line in lines[1:])

@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
+from fedstale.analysis import Estimate
 from fedstale.flower import FedStale
 from fedstale_baseline.task import accuracy, first_model, is_rare
 
@@ -73,7 +74,6 @@ def table(rows: list[dict[str, str]]) -> list[str]:
         cells = []
         for beta in betas:
             found = [100 * float(row["accuracy"]) for row in rows if (row["swap"], row["beta"]) == (swap, beta)]
-            error = np.std(found, ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0.0
-            cells.append(f"{np.mean(found):.1f} ± {error:.1f}")
+            cells.append(f"{Estimate.of(found):.1f}")
         lines.append(f"| {swap} | " + " | ".join(cells) + " |")
     return lines
