@@ -52,7 +52,7 @@ METHODS: dict[str, Method] = {
     EVERYBODY: ("fedavg", {}),
 }
 RIVALS: dict[str, Method] = {
-    **{name: (name, {}) for name in ("fedsteer", "u-fedsteer", "fedawe", "ca-fed")},
+    **{name: (name, {}) for name in ("fedsteer", "u-fedsteer", "fedawe", "ca-fed", "fedamd")},
     "tempered-alone": ("tempered", {"rule_options": {"stand_in": False}}),
 }
 """Only where `--methods` names them; all but the last are not in lock-step, and so slower."""

@@ -57,6 +57,7 @@ options: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "FedSteer": {"core": count, "ridge": positive},
     "UnbiasedFedSteer": {"core": count, "ridge": positive},
     "CAFed": {"bias_weight": positive},
+    "FedAMD": {"anchors": inside, "seed": seeds},
     "FedAU": {"cutoff": st.none() | count},
     "FedLaAvg": {"m": st.none() | count},
     "AFACD": {"max_delay": st.integers(0, 5), "seed": seeds},
@@ -87,8 +88,8 @@ def wrapped(draw: st.DrawFn, optimizer: str | None, guarded: bool) -> rules.Rule
     layers = ["guard"] * guarded + [optimizer] * (optimizer is not None)
     for layer in draw(st.permutations(layers)):
         if layer == "guard":
-            cannot_clip = isinstance(rule, (rules.Anchored, rules.Scaffold))
-            cannot_clip |= isinstance(getattr(rule, "rule", rule), (rules.Anchored, rules.Scaffold))
+            cannot_clip = isinstance(rule, (rules.Anchored, rules.FedAMD, rules.Scaffold))
+            cannot_clip |= isinstance(getattr(rule, "rule", rule), (rules.Anchored, rules.FedAMD, rules.Scaffold))
             learns = isinstance(getattr(rule, "rule", rule), rules.FedAU)
             clip = None if cannot_clip else draw(st.none() | positive)
             cap = None if learns else draw(st.none() | st.floats(1, 100))
@@ -105,7 +106,7 @@ def wrapped(draw: st.DrawFn, optimizer: str | None, guarded: bool) -> rules.Rule
 
 made_robust = st.builds(
     rules.Robust,
-    plain.filter(lambda rule: not isinstance(rule, (rules.Anchored, rules.Scaffold))),
+    plain.filter(lambda rule: not isinstance(rule, (rules.Anchored, rules.FedAMD, rules.Scaffold))),
     method=st.sampled_from(["median", "trimmed", "norms"]),
     trim=st.floats(0, 0.4),
     ratio=st.floats(1, 9),

@@ -33,6 +33,7 @@ RULES: list[fs.Rule] = [
     rules.FedSteer(),
     rules.UnbiasedFedSteer(core=3, ridge=0.5),
     rules.CAFed(),
+    rules.FedAMD(anchors=0.5),
     rules.FedAU(cutoff=4),
     rules.FedAU(cutoff=None),
     rules.MIFA(),
@@ -70,7 +71,8 @@ RULES: list[fs.Rule] = [
 ROWS = ["ram", "ram:float64", "ram:float16", "ram:bfloat16", "disk:{}", "disk:{}:bfloat16"]
 MEMORIES = [*ROWS, "clustered:3", "clustered:3:bfloat16", "lowrank:2", "lowrank:3:float64"]
 PLAIN = ["ram", "disk:{}", "clustered:3", "lowrank:2"]
-FIRST_STEP = {"feddyn": 6.0, "spider": 2.0, "fedasync": 1.8}  # FedDyn: mean + h/a, both 3; SPIDER: clipped
+FIRST_STEP = {"feddyn": 6.0, "spider": 2.0, "fedasync": 1.8, "fedamd": 0.0}
+# FedDyn: mean + h/a, both 3; SPIDER: clipped; FedAMD: all are anchors
 
 every_rule = pytest.mark.parametrize("rule", RULES, ids=repr)
 

@@ -114,7 +114,7 @@ def test_a_late_update_has_a_say_in_beta() -> None:
 
 def test_every_rule_that_remembers_updates_takes_late_ones() -> None:
     """The others remember something else: control variates, anchors, or models that must be those of the present."""
-    others = {"area", "fedawe", "scaffold", "feddyn", "svrg", "scsg", "sarah", "spider", "afa-cd"}
+    others = {"area", "fedawe", "scaffold", "feddyn", "fedamd", "svrg", "scsg", "sarah", "spider", "afa-cd"}
     for name, kind in RULES.items():
         remembers = bool(kind().init(fs.Federation(N, D), model=np.zeros(D)).of_rule.memories())
         assert kind.takes_late == (remembers and name not in others), name

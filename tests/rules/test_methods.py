@@ -56,6 +56,11 @@ def test_scaffold_reaches_the_optimum_that_fedavg_misses(option: Any) -> None:
     assert excess(rules.FedProx(mu=0.1)) > 1e-3
 
 
+def test_fedamd_goes_where_fedavg_does_not() -> None:
+    """Miners start along the gradient of everybody, so that the optimum is where they stay."""
+    assert excess(rules.FedAMD(anchors=0.5), lr=0.03, rounds=2000) < 1e-20
+
+
 def test_feddyn_reaches_the_optimum_too() -> None:
     assert excess(rules.FedDyn(a=2.0)) < 1e-20
 
@@ -140,9 +145,12 @@ def test_bytes_on_the_wire() -> None:
         sums[name] = run.metrics["bytes_up"].sum(), run.metrics["bytes_down"].sum()
     plain = sums["fedavg"]
     assert plain == (sum(len(came) for came in run.participants) * 10 * 8,) * 2
-    for name in set(rules.RULES) - {"scaffold", "svrg", "scsg", "sarah", "spider"}:
+    for name in set(rules.RULES) - {"scaffold", "fedamd", "svrg", "scsg", "sarah", "spider"}:
         assert sums[name] == plain
     assert sums["scaffold"] == (2 * plain[0], 2 * plain[1])
+    run = simulate(**common, rule="fedamd")
+    miners = np.array([len(came) for came in run.participants]) - run.metrics["anchors"]
+    assert sums["fedamd"] == (plain[0], plain[1] + miners.sum() * 80)
     run = simulate(**common, rule="svrg")
     moving = run.metrics["update_norm"] > 0
     between = moving & np.r_[False, moving[:-1]]  # the round that completes an anchor is not between two
@@ -164,6 +172,7 @@ def test_bytes_on_the_wire() -> None:
         ("fedlaavg", 1.0),
         ("scaffold", 1.0),
         ("feddyn", 1.0),
+        ("fedamd", 8 + 1),
         ("fedawe", 0.0),
         ("svrg", 3.0),
         ("fedstale+adam", 8 + 1 + 2),

@@ -317,6 +317,30 @@ def scaffold(option: str) -> Reference:
     return reference
 
 
+def fedamd(q: float) -> Reference:
+    def reference(sets: Sets) -> list[Array]:
+        anchors: dict[int, Array] = {}
+
+        def one(t: int, w: Array, came: NDArray[np.int64]) -> Array:
+            total = sum(ALPHA[i] for i in anchors)
+            v = sum((ALPHA[i] / total * anchors[i] for i in anchors), np.zeros(D))
+            first, mined = not anchors, {}
+            for i in map(int, came):
+                if first or generator(7, "fedamd anchors", t, i).random() < q:
+                    anchors[i] = A[i] @ (w - C[i])
+                    continue
+                before, x, g = w, w, v
+                for k in range(K):
+                    g = g + A[i] @ (x - before) if k else g
+                    before, x = x, x - LR * g
+                mined[i] = w - x
+            return mean(mined)
+
+        return rounds(sets, one)
+
+    return reference
+
+
 def anchored(recursive: bool, need: int, length: Callable[[int], int], clip: float = np.inf) -> Reference:
     def reference(sets: Sets) -> list[Array]:
         got: dict[int, Array] = {}
@@ -480,6 +504,7 @@ PAIRS: list[tuple[fs.Rule, Reference]] = [
     (rules.make("fedstale-async", beta=0.8, half_life=2.0, max_step=None), ageing),
     (rules.make("scaffold", option="I"), scaffold("I")),
     (rules.make("scaffold", option="II"), scaffold("II")),
+    (rules.make("fedamd", anchors=0.4, seed=7), fedamd(0.4)),
     (rules.make("svrg", period=4), anchored(False, N, lambda t: 4)),
     (rules.make("scsg", period=3, share=0.7, seed=7), anchored(False, 4, epoch)),
     (rules.make("sarah", period=4), anchored(True, N, lambda t: 4)),

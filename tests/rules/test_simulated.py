@@ -127,6 +127,35 @@ def test_epochs_tell_the_steps_and_the_gradient() -> None:
     assert simulation.run() == "finished"
 
 
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_a_recursion_over_gradients_on_whole_data_is_plain_descent(engine: str) -> None:
+    """Where every batch is all of a client's data, g_k telescopes to ∇F_i(w_k), if g_0 is ∇F_i(w_t)."""
+    pytest.importorskip("torch")
+    shape: dict[str, Any] = {
+        "partition": "dirichlet",
+        "partition_options": {"alpha": 0.5},
+        "batch_size": 2000,
+        "replacement": False,
+    }
+    chosen = make_settings(task="digits-mlp", num_clients=4, p_min=1.0, rounds=1, epochs=3, engine=engine, **shape)
+    trainer: Any = build(chosen).trainer
+    start, everyone = trainer.initial(), np.arange(4)
+    plain = np.array(trainer.updates(start, everyone, 0))
+    batches, rate = trainer.engine.batches(everyone, 0), trainer.steps_and_lr(everyone, 0)[1]
+    assert batches.rows.shape[1] == 3
+    first = np.array(trainer.engine.train(start, type(batches)(batches.rows[:, :1], batches.sizes[:, :1]), 1.0))
+    got = trainer.updates(start, everyone, 0, rules.Local(linear=first, recursive=True))
+    assert got == pytest.approx(plain, abs=1e-6)
+    assert np.abs(got - 3 * rate * first).max() > 1e-3  # the direction changes on the way
+
+
+def test_a_recursion_takes_plain_steps_only() -> None:
+    pytest.importorskip("torch")
+    chosen = make_settings(task="digits-mlp", rule="fedamd", momentum=0.9, **SMALL)
+    with pytest.raises(fs.InvalidInput, match="plain sgd"):
+        build(chosen).step()
+
+
 @pytest.mark.usefixtures("unrendered")
 def test_compare_all_on_the_command_line(tmp_path: Path) -> None:
     from typer.testing import CliRunner

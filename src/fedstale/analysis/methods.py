@@ -22,6 +22,7 @@ NAMES = {
     "u-fedsteer": "U-FedSteer",
     "fedau": "FedAU",
     "ca-fed": "CA-Fed",
+    "fedamd": "FedAMD",
     "mifa": "MIFA",
     "mifa-wait": "MIFA, waiting",
     "fedlaavg": "FedLaAvg",

@@ -17,6 +17,7 @@ from .base import Local, Rule, refuse_non_finite
 from .ca2fl import CA2FL
 from .cafed import CAFed
 from .coverage import OutsideCoverage
+from .fedamd import FedAMD
 from .fedasync import FedAsync
 from .fedau import FedAU
 from .fedawe import FedAWE
@@ -64,6 +65,7 @@ __all__ = [
     "SVRG",
     "Anchored",
     "CAFed",
+    "FedAMD",
     "FedAU",
     "FedAWE",
     "FedAsync",
@@ -116,6 +118,7 @@ _ALL: tuple[type[Rule], ...] = (
     UnbiasedFedSteer,
     FedAU,
     CAFed,
+    FedAMD,
     MIFA,
     WaitingMIFA,
     FedLaAvg,

@@ -42,12 +42,15 @@ class Local:
         The model that training starts from instead of w_t, shape (d,), or one per participant, shape (|S|, d).
     gradient
         One step on all samples of the round instead of K steps: Δ_i is then η_c times the gradient at the start.
+    recursive
+        Steps go along g_0 = linear_i and g_k = g_{k−1} + ∇f_i(w_k; B_k) − ∇f_i(w_{k−1}; B_k) instead of gradients.
     """
 
     linear: Float | None = None
     prox: float = 0.0
     start: NDArray[Any] | None = None
     gradient: bool = False
+    recursive: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,13 @@ from ..memory.kernel import squares
 from ..state import State
 from .anchors import Anchored
 from .base import Rule
+from .fedamd import FedAMD
 from .fedau import FedAU
 from .scaffold import Scaffold
 from .wrapped import WrappedRule
+
+BY_DIFFERENCES = (Anchored, FedAMD, Scaffold)
+"""Rules that use differences between the clients' updates, or between their gradients: these must not be changed."""
 
 
 def _clip_factors(rows: Sequence[NDArray[Any]], clip_norm: float) -> Float:
@@ -80,7 +84,7 @@ class Guarded(WrappedRule):
         if self.max_weight is not None:
             number("max_weight", self.max_weight, 1.0)
         inner = self.innermost
-        if self.clip_norm is not None and isinstance(inner, (Anchored, Scaffold)):
+        if self.clip_norm is not None and isinstance(inner, BY_DIFFERENCES):
             allowed = f"{self.rule.name} uses differences between the clients' updates, which clipping would destroy"
             raise fail("clip_norm", self.clip_norm, allowed)
         if self.max_weight is not None and isinstance(inner, FedAU):

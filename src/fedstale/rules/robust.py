@@ -30,9 +30,8 @@ from ..federation import CheckedRound, Ints
 from ..memory.held import NAME as CLIENTS
 from ..memory.held import Announcement
 from ..state import State
-from .anchors import Anchored
 from .base import Rule
-from .scaffold import Scaffold
+from .guard import BY_DIFFERENCES
 from .wrapped import WrappedRule
 
 Method = Literal["median", "trimmed", "norms"]
@@ -72,7 +71,7 @@ class Robust(WrappedRule):
         if self.trim == 0.5:
             raise fail("trim", self.trim, 'must be below 0.5: all but the middle is method="median"')
         number("ratio", self.ratio, 1.0)
-        if isinstance(self.innermost, (Anchored, Scaffold)):
+        if isinstance(self.innermost, BY_DIFFERENCES):
             allowed = f"{self.rule.name} uses differences between the clients' updates, which this would destroy"
             raise fail("rule", self.rule.name, allowed)
         self.adopt()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import ClientBuffers
-from ..checks import Float
+from ..checks import Float, fail
 from ..federation import Ints
 from ..randomness import generator
 from ..rules import Local
@@ -68,11 +68,33 @@ class EngineTrainer:
         """K local steps on every client, or what `local` asks for."""
         extra = local or Local()
         start = model if extra.start is None else extra.start
+        if extra.recursive:
+            return self._recursive(np.asarray(start), clients, round, extra)
         if not extra.gradient:
             return self.engine.updates(start, clients, round, linear=extra.linear, prox=extra.prox)
         batch = _single_batch(self.engine.batches(clients, round))
         rate = self.engine.setup.training.rate(round)
         return self.engine.train(start, batch, rate, linear=extra.linear, prox=extra.prox, gradient=True)
+
+    def _recursive(self, start: NDArray[Any], clients: Ints, round: int, local: Local) -> NDArray[Any]:
+        """Do what `Local.recursive` says, with two gradients of every client and step."""
+        from ..training.local import Batches
+
+        training = self.engine.setup.training
+        if not training.plain or training.momentum or self.engine.buffers:
+            allowed = "takes steps of plain sgd, for models without running statistics"
+            raise fail("rule", "a recursion over gradients", allowed)
+        batches = self.engine.batches(clients, round)
+        sizes = np.full(batches.rows.shape[:2], batches.rows.shape[2]) if batches.sizes is None else batches.sizes
+
+        def gradients(models: NDArray[Any], k: int, who: Ints) -> NDArray[Any]:
+            width = int(sizes[who, k].max())
+            noise = None if batches.noise is None else batches.noise[who]
+            one = Batches(batches.rows[who, k : k + 1, :width], sizes[who, k : k + 1], noise)
+            return np.array(self.engine.train(models, one, 1.0, gradient=True))
+
+        rate, first = training.rate(round), _linear(local, len(clients), self.num_params)
+        return _recursion(gradients, start, first.astype(np.float32), sizes > 0, rate)
 
     def after_round(self, trained: Ints, kept: Ints) -> None:
         """Average the buffers of those whose updates the rule has taken, out of those who were trained."""
@@ -148,6 +170,8 @@ class QuadraticTrainer:
         extra = local or Local()
         start = np.asarray(model if extra.start is None else extra.start)
         steps = 1 if extra.gradient else self.local_steps
+        if extra.recursive:
+            return self._recursive(start, clients, extra)
 
         def train(start: NDArray[Any], which: slice) -> Float:
             linear = None if extra.linear is None else extra.linear[which]
@@ -158,6 +182,16 @@ class QuadraticTrainer:
         if start.ndim == 1:
             return train(start, slice(None))
         return np.concatenate([train(own, slice(k, k + 1)) for k, own in enumerate(start)])
+
+    def _recursive(self, start: Float, clients: Ints, local: Local) -> Float:
+        """Do what `Local.recursive` says; the noise of two gradients on one batch is the same, and cancels."""
+
+        def gradients(models: Float, k: int, who: Ints) -> Float:
+            rows = [self.problem.local_updates(w, clients[[i]], 1, 1.0)[0] for w, i in zip(models, who, strict=True)]
+            return np.stack(rows)
+
+        moves = np.ones((len(clients), self.local_steps), dtype=np.bool_)
+        return _recursion(gradients, start, _linear(local, len(clients), self.num_params), moves, self.lr)
 
     def steps_and_lr(self, clients: Ints, round: int) -> tuple[Float, float]:
         """K and η_c."""
@@ -171,6 +205,42 @@ class QuadraticTrainer:
     def evaluate(self, model: NDArray[Any]) -> EvaluationMetrics:
         """How far the loss is above its minimum."""
         return EvaluationMetrics({"excess_loss": float(self.problem.excess(model))})
+
+
+def _linear(local: Local, count: int, num_params: int) -> Float:
+    """Return the linear term of each client, zeros where there is none."""
+    return np.zeros((count, num_params)) if local.linear is None else np.asarray(local.linear, dtype=np.float64)
+
+
+def _recursion(
+    gradients: Callable[[NDArray[Any], int, Ints], NDArray[Any]],
+    start: NDArray[Any],
+    direction: NDArray[Any],
+    moves: NDArray[np.bool_],
+    rate: float,
+) -> NDArray[Any]:
+    """Take steps along g_k = g_{k−1} + ∇f_i(w_k; B_k) − ∇f_i(w_{k−1}; B_k) and return w_t − w_K of each client.
+
+    Parameters
+    ----------
+    gradients
+        Of some clients on their batches of step k, at one model for each: called with the models, k and the clients.
+    start, direction
+        w_t, one for all or one each, and g_0 of each client.
+    moves
+        Whether a client has a step k, shape (|S|, K).
+    rate
+        η_c.
+    """
+    models = np.array(np.broadcast_to(start, direction.shape), dtype=direction.dtype)
+    first, before, along = models.copy(), models.copy(), direction.copy()
+    for k in range(moves.shape[1]):
+        who = np.flatnonzero(moves[:, k])
+        if k and len(who):
+            along[who] += gradients(models[who], k, who) - gradients(before[who], k, who)
+        before[who] = models[who]
+        models[who] -= rate * along[who]
+    return np.asarray(first - models)
 
 
 def _single_batch(batches: Batches) -> Batches:
