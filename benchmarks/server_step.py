@@ -1,16 +1,21 @@
-"""One `combine` of FedStale (β = auto) on the paper's MNIST model: compiled loops beside NumPy and a memcpy.
+"""One `combine` of FedStale (β = auto) and of the default rule: compiled loops beside NumPy and a memcpy.
 
-    python benchmarks/server_step.py [--repetitions 15] [--out FOLDER]
+    python benchmarks/server_step.py [--repetitions 15] [--no-avx2] [--out FOLDER]
 
-|S| = 12 of the same 24 clients take part in turn, d = 421,642 (float32), rows in float32, bfloat16 and float16, and on
-disk; N = 24 and N = 100,000; first touch of memory beside the steady state. All take turns. Bars: with compiled loops
-at most 1.5 times a memcpy of 3·|S|·d·4 bytes (2.5 with rows of two bytes), first touch at most twice the steady state,
-N = 100,000 at most 1.1 times N = 24. Results: server-step.csv in docs/results/benchmarks, and docs/benchmarks.md.
+|S| = 12 of the same 24 clients take part in turn, d = 421,642 (float32, the paper's MNIST model), rows in float32,
+bfloat16 and float16, and on disk; N = 24 and N = 100,000; first touch of memory beside the steady state. All take
+turns. Then all of it again in a process in which NumPy, OpenBLAS and numba are told to use AVX2 at most, as on a
+processor that has nothing newer (its caches and its memory cannot be imitated). Bars: with compiled loops at most 1.5
+times a memcpy of 3·|S|·d·4 bytes (2.5 with rows of two bytes), first touch at most twice the steady state, N = 100,000
+at most 1.1 times N = 24. Results: server-step.csv in docs/results/benchmarks, and docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,17 +42,25 @@ MEMORIES = {
     "float32": "ram",
     "bfloat16": "ram:bfloat16",
     "float16": "ram:float16",
-    "float32 on disk": "disk:{folder}/{loops}-{clients}",
+    "float32 on disk": "disk:{folder}/{rule}-{loops}-{clients}",
 }
+RULES: dict[str, fs.Rule] = {"fedstale": fs.FedStale(beta="auto"), "tempered": fs.TemperedFedStale()}
+AVX2 = {
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NUMBA_CPU_NAME": "haswell",
+}
+"""The environment in which libraries use no instructions beyond AVX2."""
+IMITATED = "AVX2, imitated"
 LOOPS: dict[str, Callable[[], ModuleType | None]] = {"numba": kernel._compiled, "NumPy": lambda: None}
 UPDATES = np.random.default_rng(0).standard_normal((2, TAKE, D), dtype=np.float32)
 
 
 class Server:
-    """A FedStale server that is handed the updates of two halves of 24 clients in turn."""
+    """A server that is handed the updates of two halves of 24 clients in turn."""
 
-    def __init__(self, num_clients: int, memory: str, loops: str) -> None:
-        self.rule, self.loops = fs.FedStale(beta="auto"), loops
+    def __init__(self, rule: str, num_clients: int, memory: str, loops: str) -> None:
+        self.rule, self.loops = RULES[rule], loops
         self.state = self.rule.init(fs.Federation(num_clients, D, probabilities=0.5), memory=memory)
         spread = np.linspace(0, num_clients - 1, SEEN).astype(np.int64)
         self.halves = [spread[::2], spread[1::2]]
@@ -64,13 +77,13 @@ class Server:
 class FirstTouches:
     """Makes a new server every time, and notes the seconds of its first rounds alone."""
 
-    def __init__(self, memory: str, loops: str) -> None:
-        self.memory, self.loops = memory, loops
+    def __init__(self, rule: str, memory: str, loops: str) -> None:
+        self.rule, self.memory, self.loops = rule, memory, loops
         self.seconds: list[float] = []
 
     def __call__(self) -> None:
         """The first rounds of a server."""
-        server = Server(SEEN, self.memory, self.loops)
+        server = Server(self.rule, SEEN, self.memory, self.loops)
         start = time.perf_counter()
         for _ in range(TOUCHES):
             server()
@@ -84,15 +97,18 @@ def measure(repetitions: int, folder: str) -> list[dict[str, object]]:
     source = np.ones(3 * TAKE * D, dtype=np.float32)
     target = np.zeros_like(source)
     weights = np.full(TAKE, 1 / TAKE, dtype=np.float32)
-    points = [(memory, loops, n) for memory in MEMORIES for loops in LOOPS for n in (SEEN, 100_000)]
+    points = [
+        (rule, memory, loops, n) for rule in RULES for memory in MEMORIES for loops in LOOPS for n in (SEEN, 100_000)
+    ]
     servers, touches = {}, {}
-    for memory, loops, n in points:
-        name = f"{memory}, {loops}, N = {n:,}"
-        servers[name] = Server(n, MEMORIES[memory].format(folder=folder, loops=loops, clients=n), loops)
+    for rule, memory, loops, n in points:
+        name = f"{rule}, {memory}, {loops}, N = {n:,}"
+        where = MEMORIES[memory].format(folder=folder, rule=rule, loops=loops, clients=n)
+        servers[name] = Server(rule, n, where, loops)
         for _ in range(TOUCHES):
             servers[name]()
         if n == SEEN and memory != "float32 on disk":
-            touches[name] = FirstTouches(MEMORIES[memory], loops)
+            touches[name] = FirstTouches(rule, MEMORIES[memory], loops)
     candidates: dict[str, Callable[[], object]] = {
         COPY: lambda: np.copyto(target, source),
         MEAN: lambda: np.einsum("i,ij->j", weights, UPDATES[0]),
@@ -102,22 +118,42 @@ def measure(repetitions: int, folder: str) -> list[dict[str, object]]:
     seconds = interleaved(candidates, repetitions)
     unit = median(seconds[COPY])
     rows: list[dict[str, object]] = []
-    for name, (memory, loops, n) in zip([COPY, MEAN, *servers], [(COPY, "", 0), (MEAN, "", 0), *points], strict=True):
+    others = [("", COPY, "", 0), ("", MEAN, "", 0)]
+    for name, (rule, memory, loops, n) in zip([COPY, MEAN, *servers], [*others, *points], strict=True):
         print(line(name, seconds[name], unit))
         low, middle, high = (1e3 * value for value in quantiles(seconds[name], n=4))
-        row: dict[str, object] = {"memory": memory, "loops": loops, "clients": n}
+        row: dict[str, object] = {"rule": rule, "memory": memory, "loops": loops, "clients": n}
         row |= {"ms": middle, "low ms": low, "high ms": high, "over memcpy": median(seconds[name]) / unit}
         rows.append(row | {"first touch ms": 1e3 * median(touches[name].seconds) if name in touches else ""})
     return rows
 
 
+def imitated(repetitions: int) -> list[dict[str, object]]:
+    """Measure in a process without instructions beyond AVX2."""
+    command = [sys.executable, __file__, "--repetitions", str(repetitions), "--child"]
+    done = subprocess.run(command, env=os.environ | AVX2, check=True, stdout=subprocess.PIPE, text=True)
+    *told, rows = done.stdout.splitlines()
+    print("\n".join(["", IMITATED, *told]))
+    found: list[dict[str, object]] = json.loads(rows)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--no-avx2", action="store_true", help="leave the second half out")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/results/benchmarks")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(arguments.repetitions, folder)
+        measured = measure(arguments.repetitions, folder)
+    if arguments.child:
+        print(json.dumps(measured))
+        return
+    halves = {large.THIS: measured}
+    if not arguments.no_avx2:
+        halves[IMITATED] = imitated(arguments.repetitions)
+    rows = [{"processor": processor, **row} for processor, half in halves.items() for row in half]
     for what, seen, bar, verdict in large.verdicts(large.pass_bars(rows)):
         print(f"{verdict.strip('*')}: {what}: {seen} (bar {bar})")
     cells = [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()] for row in rows]

@@ -15,11 +15,13 @@ Bar = tuple[str, float, float]
 COMBINE = """\
 ## The server's pass
 
-The time of one `combine` of FedStale with β = auto, statistics included, for |S| = 12 of 24 clients and updates of
-d = 421,642 numbers in float32. Rows are kept in three precisions; the loops are compiled (numba, the extra `fast`) or
-in NumPy. *over a memcpy*: relative to a memcpy of 3·|S|·d·4 bytes, taking turns with it on one thread. *first touch*:
-the mean of a new server's first four combines, which write to memory that was never touched before. The cores were
-shared with other work, so targets that one run meets may be missed by the next.
+The time of one `combine` of FedStale with β = auto and of the default rule (tempered), statistics included, for
+|S| = 12 of 24 clients and updates of d = 421,642 numbers in float32. Rows are kept in three precisions; the loops are
+compiled (numba, the extra `fast`) or in NumPy. *over a memcpy*: relative to a memcpy of 3·|S|·d·4 bytes, taking turns
+with it on one thread. *first touch*: the mean of a new server's first four combines, which write to memory that was
+never touched before. *AVX2, imitated*: a second process in which NumPy, OpenBLAS and numba were told to use no newer
+instructions; another processor's caches and memory cannot be imitated. Targets that one run meets may be missed by the
+next where cores are shared with other work.
 """
 LARGE = """\
 ## Large models on Flower
@@ -32,6 +34,8 @@ clients' work is not counted. *processor*: CPU time, median without the first tw
 so compare only the CPU times.
 """
 SHARED = "Machine class: 2 cores, AVX-512, shared."
+THIS = "this one"
+"""The processor that a benchmark ran on, as it is."""
 
 
 def verdicts(bars: Iterable[Bar]) -> list[tuple[str, str, str, str]]:
@@ -41,18 +45,20 @@ def verdicts(bars: Iterable[Bar]) -> list[tuple[str, str, str, str]]:
 
 def pass_bars(rows: Rows) -> list[Bar]:
     """What `benchmarks/server_step.py` measured against its bars."""
-    seen = {(row["memory"], row["loops"], int(str(row["clients"]))): row for row in rows}
     bars: list[Bar] = []
-    for memory, most in (("float32", 1.5), ("bfloat16", 2.5), ("float16", 2.5)):
-        ratio = float(str(seen[memory, "numba", 24]["over memcpy"]))
-        bars.append((f"{memory}, compiled, over a memcpy", ratio, most))
-    for memory in ("float32", "bfloat16", "float16"):
-        one = seen[memory, "numba", 24]
-        first = float(str(one["first touch ms"])) / float(str(one["ms"]))
-        bars.append((f"{memory}, compiled, first touch over the steady state", first, 2.0))
-    for memory in ("float32", "bfloat16", "float16", "float32 on disk"):
-        few, many = (float(str(seen[memory, "numba", n]["ms"])) for n in (24, 100_000))
-        bars.append((f"{memory}, compiled, N = 100,000 over N = 24", many / few, 1.1))
+    for processor, rule in dict.fromkeys((row["processor"], row["rule"]) for row in rows if row["rule"]):
+        own = [row for row in rows if (row["processor"], row["rule"]) == (processor, rule) and row["loops"] == "numba"]
+        seen = {(row["memory"], int(str(row["clients"]))): row for row in own}
+        who = f"{rule}, compiled" if processor == THIS else f"{rule}, compiled, {processor}"
+        for memory, most in (("float32", 1.5), ("bfloat16", 2.5), ("float16", 2.5)):
+            bars.append((f"{memory}, {who}, over a memcpy", float(str(seen[memory, 24]["over memcpy"])), most))
+        for memory in ("float32", "bfloat16", "float16"):
+            one = seen[memory, 24]
+            first = float(str(one["first touch ms"])) / float(str(one["ms"]))
+            bars.append((f"{memory}, {who}, first touch over the steady state", first, 2.0))
+        for memory in ("float32", "bfloat16", "float16", "float32 on disk"):
+            few, many = (float(str(seen[memory, n]["ms"])) for n in (24, 100_000))
+            bars.append((f"{memory}, {who}, N = 100,000 over N = 24", many / few, 1.1))
     return bars
 
 
@@ -62,14 +68,23 @@ def server_pass(folder: Path, ran: Ran) -> list[str]:
     if not rows:
         return []
     lines = [COMBINE, ran(machine.read_about(folder / "server-step-about.csv")) + " " + SHARED, ""]
-    lines += ["| rows | loops | N | one combine | over a memcpy | first touch |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        first = f"{float(row['first touch ms']):.1f} ms" if row["first touch ms"] else ""
-        time = f"{float(row['ms']):.1f} ms [{float(row['low ms']):.1f}, {float(row['high ms']):.1f}]"
-        count = f"{int(row['clients']):,}" if int(row["clients"]) else ""
-        ratio, name = float(row["over memcpy"]), row["memory"].replace("|", "\\|")
-        lines.append(f"| {name} | {row['loops']} | {count} | {time} | {ratio:.2f}× | {first} |")
-    return [*lines, "", *bar_table(pass_bars(rows)), ""]
+    for processor in dict.fromkeys(row["processor"] for row in rows):
+        lines += [] if processor == THIS else [f"{processor}:", ""]
+        lines += [
+            "| rule | rows | loops | N | one combine | over a memcpy | first touch |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        lines += [_pass_line(row) for row in rows if row["processor"] == processor]
+        lines += [""]
+    return [*lines, *bar_table(pass_bars(rows)), ""]
+
+
+def _pass_line(row: dict[str, str]) -> str:
+    first = f"{float(row['first touch ms']):.1f} ms" if row["first touch ms"] else ""
+    time = f"{float(row['ms']):.1f} ms [{float(row['low ms']):.1f}, {float(row['high ms']):.1f}]"
+    count = f"{int(row['clients']):,}" if int(row["clients"]) else ""
+    ratio, name = float(row["over memcpy"]), row["memory"].replace("|", "\\|")
+    return f"| {row['rule']} | {name} | {row['loops']} | {count} | {time} | {ratio:.2f}× | {first} |"
 
 
 def model_bars(rows: Rows) -> list[Bar]:

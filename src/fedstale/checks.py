@@ -151,9 +151,10 @@ def probability(argument: str, value: Any) -> float:
 def probabilities(argument: str, value: ArrayLike, length: int | None = None) -> Float:
     """An array of numbers in (0, 1]; a scalar is spread over `length`."""
     array = vector(argument, value, length)
-    bad = np.flatnonzero(~((array >= _SMALLEST) & (array <= 1.0)))
-    if bad.size:
-        raise fail(f"{argument}[{bad[0]}]", float(array[bad[0]]), "probabilities must lie in (0, 1], and 1/p be finite")
+    inside = (array >= _SMALLEST) & (array <= 1.0)
+    if not inside.all():
+        bad = int(np.argmin(inside))
+        raise fail(f"{argument}[{bad}]", float(array[bad]), "probabilities must lie in (0, 1], and 1/p be finite")
     return array
 
 
@@ -168,9 +169,10 @@ def vector(argument: str, value: ArrayLike, length: int | None = None) -> Float:
     if array.ndim != 1 or (length is not None and array.shape != (length,)):
         wanted = "one-dimensional" if length is None else f"of shape ({length},)"
         raise fail(argument, f"array of shape {array.shape}", f"must be {wanted}")
-    bad = np.flatnonzero(~np.isfinite(array))
-    if bad.size:
-        raise fail(f"{argument}[{bad[0]}]", float(array[bad[0]]), "must be finite")
+    finite = np.isfinite(array)
+    if not finite.all():
+        bad = int(np.argmin(finite))
+        raise fail(f"{argument}[{bad}]", float(array[bad]), "must be finite")
     return array
 
 
@@ -182,11 +184,13 @@ def client_ids(argument: str, value: ArrayLike, num_clients: int) -> NDArray[np.
     if raw.ndim != 1 or raw.dtype.kind not in "iu":
         raise fail(argument, value, "must be a one-dimensional array of client indices (integers)")
     ids = raw.astype(np.int64)
-    if ids.min() < 0 or ids.max() >= num_clients:
+    rising = bool((ids[1:] > ids[:-1]).all())  # as participants come: in their order
+    first, last = (ids[0], ids[-1]) if rising else (ids.min(), ids.max())
+    if first < 0 or last >= num_clients:
         bad = np.flatnonzero((ids < 0) | (ids >= num_clients))
         allowed = f"client indices must lie in 0 … {num_clients - 1}"
         raise fail(f"{argument}[{bad[0]}]", int(ids[bad[0]]), allowed)
-    if (ids[1:] > ids[:-1]).all():  # as participants come: in their order
+    if rising:
         return ids
     unique, counts = np.unique(ids, return_counts=True)
     if unique.size != ids.size:

@@ -7,7 +7,6 @@ which is why a resumed run continues with the same bits. A checkpoint is one fol
 
 from __future__ import annotations
 
-import copy
 import os
 import uuid
 from collections.abc import Iterable
@@ -109,8 +108,8 @@ class State:
 
     def inside(self, part: RuleState) -> State:
         """Return this state as a rule (or β) inside another sees it: all is shared, and `of_rule` is its own part."""
-        seen = copy.copy(self)
-        seen.of_rule = part
+        seen = object.__new__(State)
+        seen.__dict__ |= self.__dict__ | {"of_rule": part}
         return seen
 
     @property

@@ -26,27 +26,37 @@ pytestmark = [
 USUAL = {"rule": "fedstale", "beta": 0.5, "p_min": 0.5, "rounds": 6, "batch_size": 8, "memory": "ram"}
 
 KILLED = """
-import os, signal, sys
+import sys
 import numpy as np
 import fedstale as fs
 from fedstale.training import ray_engine
 
-replaced = []
+replaced, taken, rounds = [], [], []
 collect, replace = ray_engine.RayEngine._collect, ray_engine.RayEngine._replace
 
 def killing(self, queues, work, message):
-    if self.traffic.model and not replaced and getattr(self, "rounds", 0) == 2:
-        self._ray.kill(self._actors[0])  # as the system would when memory runs out: the round goes on
-    self.rounds = getattr(self, "rounds", 0) + 1
-    return collect(self, queues, work, message)
+    rounds.append([])
+    for piece, trained in collect(self, queues, work, message):
+        rounds[-1] += piece
+        if len(rounds) == 3 and not taken:
+            taken.append(len(piece))  # one piece of the round has come, more of this worker's are to come
+            self._ray.kill(self._actors[0])  # as the system would when memory runs out: the round goes on
+        yield piece, trained
 
 def noted(self, worker, error):
     replaced.append(worker)
     replace(self, worker, error)
 
+def made(self, *arguments):
+    make(self, *arguments)
+    self._pieces = 4
+
+make, ray_engine.RayEngine.__init__ = ray_engine.RayEngine.__init__, made
 ray_engine.RayEngine._collect, ray_engine.RayEngine._replace = killing, noted
 run = fs.simulate("digits-mlp", engine="ray", workers=2, progress=False, **OPTIONS)
 assert replaced == [0], replaced
+for got, clients in zip(rounds, run.participants, strict=True):  # an update of each participant, and one only
+    assert sorted(got) == list(range(len(clients))), got
 np.save(sys.argv[1], run.model)
 """
 
@@ -89,10 +99,12 @@ def test_a_killed_driver_is_resumed(tmp_path: Path) -> None:
         (info,) = opened.runs()
         assert info.ended
         assert info.status == "finished"
+        recorded = opened.run(info.id).metrics()["round"]
         found = opened.run(info.id).columns(["accuracy"])[1]["accuracy"]
+    assert recorded.tolist() == list(range(400))  # every round once
     alone = fs.simulate(
         "digits-mlp", "fedstale", beta=0.5, p_min=0.5, rounds=400, batch_size=8, engine="vmap", progress=False
     )
     measured = alone.metrics["accuracy"][~np.isnan(alone.metrics["accuracy"])]
-    assert len(found.values) == len(measured)  # every round once
+    assert len(found.values) == len(measured)
     np.testing.assert_allclose(found.values, measured, atol=0.02)

@@ -126,6 +126,24 @@ def test_data_in_files_are_read_there(stand_in: Callable[..., StandIn], tmp_path
     np.testing.assert_allclose(second, first, rtol=1e-5, atol=1e-7)
 
 
+def test_data_are_made_by_the_worker(stand_in: Callable[..., StandIn]) -> None:
+    ray = stand_in()
+
+    def made(client: int) -> tuple[Any, Any]:
+        rng = np.random.default_rng(client)
+        return rng.normal(size=(500, 20)), rng.integers(3, size=500)
+
+    split = tasks.make_clients(made, [500] * 6)
+    task = tasks.Task(
+        "made", split, split, lambda: nn.Linear(20, 3), functional.cross_entropy, 3, np.zeros(6, dtype=np.int64)
+    )
+    local = training.LocalTraining(lr=0.1, steps=3, batch_size=16)
+    engines = [training.make(task, local, engine=name) for name in ("loop", "ray")]
+    assert sum(ray.puts) < 20_000  # the data are 260 kB
+    first, second = (engine.updates(engine.initial, [5, 0, 3], 2) for engine in engines)
+    np.testing.assert_allclose(second, first, rtol=1e-5, atol=1e-7)
+
+
 def test_workers_that_always_die_end_the_run(stand_in: Callable[..., StandIn]) -> None:
     stand_in(dies=lambda number, calls: True)
     with pytest.raises(InvalidInput, match="workers on Ray died 4 times in a row"):

@@ -148,15 +148,15 @@ def exchange(
     count, length = len(fresh), len(total)
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
     loops = _loops(fresh) if count * length >= _WORTH_COMPILING else None
+    rows: Any = (fresh, stale, target)
     for low in range(0, length, _STRETCH):
         some = slice(low, min(low + _STRETCH, length))
         part = Sums(sums.mix[some], out[some], np.zeros(count), np.zeros(count))
-        rows = [row[some] for row in fresh], [None if row is None else row[some] for row in stale]
-        places = [row[some] for row in target]
+        sent, before, slots = rows if length <= _STRETCH else (_cut(each, some) for each in rows)
         if loops is not None:
-            loops.exchange(*rows, places, precision, mix, old_masses, total[some], part)
+            loops.exchange(sent, before, slots, precision, mix, old_masses, total[some], part)
         else:
-            _exchange(*rows, places, precision, mix, old_masses, total[some], part)
+            _exchange(sent, before, slots, precision, mix, old_masses, total[some], part)
         sums.inner += part.inner
         sums.stale_sq += part.stale_sq
         if leave is not None:
@@ -179,38 +179,47 @@ def _exchange(
     np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
     exact = mix.refresh is None and all(row.dtype in precision.exact for row in fresh)
-    # Rows of a memory never overlap in part: one that shares memory with its target was computed there.
-    there = [np.may_share_memory(row, slot) for row, slot in zip(fresh, target, strict=True)]
+    # Rows of a memory never overlap in part: one that shares memory with its target was computed there. (Copying a
+    # short row onto itself costs less than asking.)
+    there = [length > COLUMNS and np.may_share_memory(row, slot) for row, slot in zip(fresh, target, strict=True)]
     plain = precision.load is np.copyto
-    u_block, h_block = np.empty((2, *_block_shape(length)))
-    raw_block = np.empty(u_block.shape, dtype=precision.dtype)
+    shape = _block_shape(length)
+    u_block, h_block = np.empty((2, min(shape[0], count) * shape[1]))
+    raw_block, zeros = np.empty(u_block.shape, dtype=precision.dtype), np.zeros(shape[1], dtype=precision.dtype)
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN is found in the sums, not told of here
         for some, columns in blocks(count, length):
-            rows, width = some.stop - some.start, columns.stop - columns.start
-            u, h, raw = u_block[:rows, :width], h_block[:rows, :width], raw_block[:rows, :width]
-            old = h if plain else raw
-            for k, i in enumerate(range(some.start, some.stop)):
-                row, before = fresh[i][columns], stale[i]
-                u[k] = row
-                old[k] = 0 if before is None else before[columns]
-                if exact and not there[i]:
-                    np.copyto(target[i][columns], row)
+            size = some.stop - some.start, columns.stop - columns.start
+            u, h, raw = (block[: size[0] * size[1]].reshape(size) for block in (u_block, h_block, raw_block))
+            rows: Any = (fresh[some], stale[some], target[some])
+            sent, before, slots = rows if size[1] == length else [_cut(each, columns) for each in rows]
+            np.concatenate(sent, out=u.reshape(-1))
+            before = [zeros[: size[1]] if row is None else row for row in before]
+            np.concatenate(before, out=(h if plain else raw).reshape(-1))
             if not plain:
                 precision.load(h, raw)
             mixed = mix.fresh[some] @ u
             if mix.statistics:
                 sums.inner[some] += _dots(u, h)
                 sums.stale_sq[some] += _dots(h, h)
-            if not exact:  # the total is over what was stored, not over what was sent
+            if exact:
+                for row, slot, done in zip(sent, slots, there[some], strict=True):
+                    if not done:
+                        np.copyto(slot, row)
+            else:  # the total is over what was stored, not over what was sent
                 precision.store(u if mix.refresh is None else refreshed(u, h, mix.refresh[some]), raw)
-                for k, i in enumerate(range(some.start, some.stop)):
-                    np.copyto(target[i][columns], raw[k])
+                for slot, row in zip(slots, raw, strict=True):
+                    np.copyto(slot, row)
                 precision.load(u, raw)
             moved = mix.masses[some] @ u
             mixed -= mix.stale[some] @ h
             moved -= old_masses[some] @ h
             sums.mix[columns] += mixed
             out[columns] += moved
+
+
+def _cut(rows: Sequence[Any], columns: slice) -> list[Any]:
+    """Some columns of every row that is there."""
+    return [None if row is None else row[columns] for row in rows]
 
 
 def _dots(x: Float, y: Float) -> Float:

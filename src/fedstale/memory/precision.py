@@ -45,8 +45,11 @@ class Precision:
         if values.dtype in self.exact:
             np.copyto(out, values)
         else:
-            limit = np.finfo(self.dtype).max
-            np.copyto(out, np.clip(values, -limit, limit), casting="same_kind")
+            with np.errstate(over="ignore"):
+                np.copyto(out, values, casting="same_kind")
+            if np.isinf(out).any():
+                limit = np.finfo(self.dtype).max
+                np.copyto(out, np.clip(values, -limit, limit), casting="same_kind")
 
 
 @dataclass(frozen=True)

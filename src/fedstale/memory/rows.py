@@ -56,6 +56,9 @@ class RowStore(Protocol):
     def row(self, slot: int) -> NDArray[Any]:
         """Return the slot's storage, shape (d,), writable."""
 
+    def rows(self, slots: Sequence[int]) -> list[NDArray[Any]]:
+        """Return the storage of several slots."""
+
     def write(self, slot: int, row: NDArray[Any]) -> None:
         """Store a row that is not needed in memory for now, shape (d,), as it is stored."""
 
@@ -87,6 +90,13 @@ class RamRows:
             self._blocks.append(np.empty(self._shape, dtype=self._dtype))
         result: NDArray[Any] = self._blocks[block][row]
         return result
+
+    def rows(self, slots: Sequence[int]) -> list[NDArray[Any]]:
+        """Return the storage of several slots: of a small model, all lie in the first block."""
+        if self._blocks and max(slots, default=0) < self._shape[0]:
+            first = self._blocks[0]
+            return [first[slot] for slot in slots]
+        return [self.row(slot) for slot in slots]
 
     def write(self, slot: int, row: NDArray[Any]) -> None:
         """Store a row."""
@@ -208,6 +218,10 @@ class FileRows:
             raise InvalidInput(f"memory file {self.path} is cut short")
         result: NDArray[Any] = self._arrays[block][slot - start]
         return result
+
+    def rows(self, slots: Sequence[int]) -> list[NDArray[Any]]:
+        """Return the storage of several slots."""
+        return [self.row(slot) for slot in slots]
 
     def _block(self, slot: int) -> tuple[int, int, int]:
         """Return the block that holds a slot, its first slot and how many it has.

@@ -98,13 +98,14 @@ class Memory(StaleMemory):
     def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
         """Mix the round's rows in one pass and write the new ones to spare slots."""
         self._rows.check()
-        slots = [int(slot) for slot in self.slots[clients]]
+        slots: list[int] = self.slots[clients].tolist()
         target = self._targets(fresh)
         touched = [slot for slot in (*slots, *target) if slot >= 0]
+        known = iter(self._rows.rows([slot for slot in slots if slot >= 0]))
         sums = kernel.exchange(
             fresh,
-            [None if slot < 0 else self._rows.row(slot) for slot in slots],
-            [self._rows.row(slot) for slot in target],
+            [None if slot < 0 else next(known) for slot in slots],
+            self._rows.rows(target),
             self.precision,
             mix,
             old_masses=self.masses[clients],
@@ -150,14 +151,13 @@ class Memory(StaleMemory):
             reused = sum(slot < self._end for slot in target)
             del self._free[len(self._free) - reused :]
             self._end += len(target) - reused
-        for client, slot in zip(clients, target, strict=True):
-            old = int(self.slots[client])
+        for old in self.slots[clients].tolist():
             if old in self._kept:
                 self._superseded.append(old)
             elif old >= 0:
                 self._free.append(old)
-            self.slots[client] = slot
-            self._unsaved.add(int(client))
+        self.slots[clients] = target
+        self._unsaved.update(clients.tolist())
         self.masses[clients] = masses
         self._version += 1
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from .catalogue import make
     from .client_data import ClientData
     from .leaf import femnist
+    from .made import MadeData, make_clients
     from .mapped import MappedData, open_clients, write_clients
     from .scores import accuracy, mean_absolute_error, sequence_cross_entropy
     from .task import Task
 
 __all__ = [
     "ClientData",
+    "MadeData",
     "MappedData",
     "Quadratic",
     "Task",
@@ -35,6 +37,7 @@ __all__ = [
     "from_partitions",
     "label_swap",
     "make",
+    "make_clients",
     "mean_absolute_error",
     "names",
     "open_clients",
@@ -51,6 +54,7 @@ __getattr__, __dir__ = lazy(
         "ClientData": "client_data",
         "Task": "task",
         **dict.fromkeys(("accuracy", "mean_absolute_error", "sequence_cross_entropy"), "scores"),
+        **dict.fromkeys(("MadeData", "make_clients"), "made"),
         **dict.fromkeys(("MappedData", "open_clients", "write_clients"), "mapped"),
         **dict.fromkeys(("from_hugging_face", "from_partitions"), "adapters"),
         "femnist": "leaf",

@@ -18,6 +18,7 @@ from ..buffers import Buffers
 from ..checks import Float, fail
 from ..federation import Ints
 from ..tasks.client_data import Values, single, tensors
+from ..tasks.made import MadeData
 from ..tasks.scores import Metric, as_float, call, of_each_sample
 from ..tasks.task import Task
 
@@ -124,10 +125,10 @@ class Scoring:
 
     def __init__(self, task: Task, outputs: Any) -> None:
         y = single(task.train.y)
-        # Cross-entropy leaves places of class −100 out of its mean.
-        classes = (
-            y is not None and not y.is_floating_point() and all(_not_negative(s.y) for s in (task.train, task.test))
-        )
+        # Cross-entropy leaves places of class −100 out of its mean; whether there are some is seen where all are there.
+        splits = task.train, task.test
+        here = all(not isinstance(split, MadeData) and _not_negative(split.y) for split in splits)
+        classes = y is not None and not y.is_floating_point() and here
         loss = of_each_sample(task.loss, classes=classes)
         self.by_sample = loss is not None
         self._scores: dict[str, Metric] = {_LOSS: loss or task.loss, **task.metrics}

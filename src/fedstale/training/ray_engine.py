@@ -20,6 +20,7 @@ from torch import Tensor, from_numpy
 from ..checks import InvalidInput, fail, number, positive_int
 from ..ray_cluster import connect
 from ..tasks.client_data import ClientData, Values, each
+from ..tasks.made import MadeData
 from ..tasks.mapped import MappedData
 from ..tasks.task import Task
 from .engine import Engine, TrainingJob
@@ -27,7 +28,7 @@ from .layout import Floats
 from .ray_worker import ClientSource, Recipe, Trained, Worker
 from .schedule import Queues, WorkerSpeeds, homes, pieces, plan
 from .setup import TrainingSetup
-from .shared_samples import FileSamples, SharedSamples
+from .shared_samples import SamplesOnWorker, SharedSamples
 
 log = logging.getLogger(__name__)
 _PIECES = 4
@@ -220,8 +221,9 @@ def _workers(ray: Any, options: ClusterOptions) -> int:
 
 
 def _source(split: ClientData, ray: Any, workers: int) -> ClientSource:
-    """Return what workers find the samples by: files where the data lie in some, the object store otherwise."""
-    return FileSamples(split) if isinstance(split, MappedData) else SharedSamples(split, ray, workers)
+    """Return what workers find the samples by: files or a function where there are such, else the object store."""
+    there = isinstance(split, (MappedData, MadeData))
+    return SamplesOnWorker(split) if there else SharedSamples(split, ray, workers)
 
 
 def _without_data(task: Task) -> Task:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..tasks.client_data import ClientData, Values, each, single, tensors
+from ..tasks.made import MadeData
 from ..tasks.scores import call, first_rows, try_out
 from ..tasks.task import Task
 from .blocked import can_run_blocked
@@ -76,6 +77,40 @@ class Samples:
         return _select(self._y, rows, self._y.shape[1:])
 
 
+class _MadeSamples(Samples):
+    """A split whose samples are made when they are asked for; see `Samples`."""
+
+    def __init__(self, split: MadeData, channels_last: bool, device: torch.device) -> None:
+        x, y = (each(values, lambda t: t[:1]) for values in (split.x, split.y))
+        super().__init__(ClientData(x, y, np.array([0, 1])), channels_last, device)
+        self._split, self._device = split, device
+        self.count, self.offsets = split.num_samples, split.offsets
+
+    def _made(self, rows: Tensor | slice) -> tuple[Samples, Tensor | slice]:
+        """Return these samples alone, and their places among them."""
+        wanted = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.flatten().cpu().numpy()
+        made = ClientData(*self._split.rows(wanted), np.array([0, len(wanted)]))
+        places = slice(0, len(wanted)) if isinstance(rows, slice) else torch.arange(len(wanted)).view(rows.shape)
+        return Samples(made, self.channels_last, self._device), places
+
+    def inputs(self, rows: Tensor | slice) -> Values:
+        """Make the inputs of some samples."""
+        samples, places = self._made(rows)
+        return samples.inputs(places)
+
+    def targets(self, rows: Tensor | slice) -> Values:
+        """Make the targets of some samples."""
+        samples, places = self._made(rows)
+        return samples.targets(places)
+
+
+def _samples_of(split: ClientData, channels_last: bool, device: torch.device) -> Samples:
+    """Return a split as the engines read it."""
+    if isinstance(split, MadeData):
+        return _MadeSamples(split, channels_last, device)
+    return Samples(split, channels_last, device)
+
+
 def _select(tensor: Tensor, rows: Tensor | slice, shape: torch.Size) -> Tensor:
     if isinstance(rows, slice):
         return tensor[rows].view(-1, *shape)
@@ -130,8 +165,8 @@ class TrainingSetup:
         channels_last = convolutions and not in_blocks
         self.model = prepare(built, channels_last=channels_last, device=device)
         self.stochastic = stochastic(built)
-        self.train = Samples(task.train, channels_last, device)
-        self.test = Samples(task.test, channels_last, device)
+        self.train = _samples_of(task.train, channels_last, device)
+        self.test = _samples_of(task.test, channels_last, device)
         # Dropout draws from torch's global stream: clients that take turns draw the same numbers every time.
         alone = self.stochastic or device.type != "cpu"
         self.workers = Workers(1 if alone else threads, lambda: ResidentModel(self.model, in_blocks))

@@ -1,7 +1,7 @@
 """The clients' samples where Ray's workers find them: blocks of neighbours in the object store, fetched when needed.
 
 On one machine a block lies once in shared memory, whoever reads it; another machine fetches the blocks of the clients
-that it trains. Data in memory-mapped files are not put there: they go to workers as the names of the files.
+that it trains. Data in memory-mapped files, or made by a function, are not put there: names and function go to workers.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class SharedSamples:
         return x, y
 
 
-class FileSamples:
-    """Samples that a worker reads where they are: clients' data that travel as the names of their files.
+class SamplesOnWorker:
+    """Samples that a worker reads or makes itself: data that travel as the names of their files, or as a function.
 
     Parameters
     ----------
@@ -73,9 +73,9 @@ class FileSamples:
         self._split = split
 
     def client(self, index: int) -> tuple[Arrays, Arrays]:
-        """Return a client's inputs and targets: views of the mapped files."""
-        own = slice(int(self._split.offsets[index]), int(self._split.offsets[index + 1]))
-        return _cut(self._split.x, own), _cut(self._split.y, own)
+        """Return a client's inputs and targets: views of the mapped files, or what the function made."""
+        x, y = self._split.client(index)
+        return _cut(x, slice(None)), _cut(y, slice(None))
 
 
 def _cut(values: Values, rows: slice) -> Arrays:
