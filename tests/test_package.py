@@ -98,6 +98,14 @@ def inner_imports(package: str) -> set[str]:
     return found - {package}
 
 
+@pytest.mark.parametrize("package", ["participation", "rules", "memory", "theory", "clock"])
+def test_mathematics_knows_no_machinery(package: str) -> None:
+    """Nor does it import a package further down in docs/architecture.md; `durable` is for files of rows and logs."""
+    mathematics = {"participation", "rules", "memory", "theory", "clock", "beta", "theta"}
+    shared = {"checks", "federation", "randomness", "state", "rule_state", "durable"}
+    assert inner_imports(package) <= mathematics | shared
+
+
 @pytest.mark.parametrize("view", ["board", "report"])
 def test_views_show_what_analysis_says_and_not_the_paper(view: str) -> None:
     found = inner_imports(view)
