@@ -20,9 +20,18 @@ def test_a_deadline_from_a_log(tmp_path: Path) -> None:
     path.write_text(LOG)
     said = CliRunner().invoke(app, ["advise", "--times", str(path)]).output
     assert "deadline: 3 s" in said
+    assert "A guess: a client was asked in 3 rounds only." in said
     assert max(len(line) for line in said.splitlines()) <= 100
     found = json.loads(CliRunner().invoke(app, ["advise", "--times", str(path), "--json"]).output)
     assert found["deadline_advice"]["deadline"] == 3.0
+
+
+def test_no_deadline_where_none_is_faster(tmp_path: Path) -> None:
+    path = tmp_path / "replies.csv"
+    path.write_text("\n".join(f"{t},{i},3" for t in range(20) for i in range(4)))
+    said = CliRunner().invoke(app, ["advise", "--times", str(path)]).output
+    assert said.startswith("No deadline: wait for the slowest.")
+    assert "guess" not in said
 
 
 @pytest.mark.parametrize("text", ["", "round,client,seconds\n", "0,1\n", "0,1,soon\n", "a,b,c\n", "0,0,\n", "0,0,-1\n"])

@@ -39,6 +39,14 @@ def test_a_device_that_is_always_a_little_slower_is_waited_for() -> None:
     assert advise_deadline(*log(seconds)).deadline == 3.0
 
 
+def test_of_deadlines_that_cost_the_same_the_one_that_waits_is_taken() -> None:
+    """Three rounds, in which 1.2 s cost exactly as much as to wait: a client would have been left out for nothing."""
+    found = advise_deadline([0, 0, 1, 1, 2, 2], [0, 1] * 3, [1.5, 4.0, 1.2, np.inf, 1.4, 5.0])
+    assert (found.deadline, found.never, found.rounds) == (5.0, 0, 3)
+    assert found.times_faster == pytest.approx(1.0)
+    assert not found.worthwhile
+
+
 def test_it_is_the_minimum_of_the_cost() -> None:
     rng = np.random.default_rng(0)
     seconds = np.exp(rng.normal(size=(60, 8)) + rng.normal(size=8))

@@ -137,6 +137,9 @@ class Columns:
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = columns
 
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
     def with_format(self, name: str) -> Columns:
         assert name == "numpy"
         return self

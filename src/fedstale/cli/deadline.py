@@ -15,19 +15,24 @@ _COLUMNS = ("round", "client", "seconds")
 def show_deadline(path: Path, *, as_json: bool) -> None:
     """Read the log, and say which deadline it recommends."""
     from ..clock import advise_deadline
+    from ..clock.deadline import FEW_ROUNDS
 
     advice = advise_deadline(*_read(path))
     if as_json:
         print_json({"deadline_advice": asdict(advice)})
         return
-    never = f"; {counted(advice.never, 'client')} never in time" if advice.never else ""
-    say(f"deadline: {advice.deadline:.4g} s; {advice.in_time:.1%} of the replies come before it{never}.")
-    say(
-        f"A round lasts {advice.seconds:.4g} s instead of {advice.seconds_without:.4g} s; for the same noise of the "
-        f"average, {advice.times_faster:.3g} times as fast."
-    )
-    if advice.never:
-        say("Let late replies feed the memory: without it, a client that is never in time is not learned from.")
+    gain = f"for the same noise of the average, {advice.times_faster:.3g} times as fast"
+    if advice.worthwhile:
+        never = f"; {counted(advice.never, 'client')} never in time" if advice.never else ""
+        say(f"deadline: {advice.deadline:.4g} s; {advice.in_time:.1%} of those asked answer before it{never}.")
+        say(f"A round lasts {advice.seconds:.4g} s instead of {advice.seconds_without:.4g} s; {gain}.")
+        if advice.never:
+            say("Let late replies feed the memory: without it, a client that is never in time is not learned from.")
+    else:
+        say(f"No deadline: wait for the slowest. The best one would be {advice.deadline:.4g} s, and,")
+        say(f"{gain}: too little to tell.")
+    if advice.rounds < FEW_ROUNDS:
+        say(f"A guess: a client was asked in {counted(advice.rounds, 'round')} only.")
 
 
 def _read(path: Path) -> tuple[list[int], list[int], list[float]]:

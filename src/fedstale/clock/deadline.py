@@ -21,6 +21,10 @@ from ..checks import Float, fail
 from ..federation import Ints
 
 _CANDIDATES = 200
+WORTHWHILE = 1.05
+"""Times faster from which on a deadline is recommended; what is less may be chance."""
+FEW_ROUNDS = 10
+"""Rounds below which an advice is a guess."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class DeadlineAdvice:
         Mean length of a round that waits for all replies that came.
     times_faster
         C without a deadline over C with this one.
+    rounds
+        In how many rounds the client was asked that was asked least often.
     """
 
     deadline: float
@@ -49,6 +55,12 @@ class DeadlineAdvice:
     seconds: float
     seconds_without: float
     times_faster: float
+    rounds: int
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether it is faster than to wait for the slowest reply."""
+        return self.times_faster >= WORTHWHILE
 
 
 def advise_deadline(rounds: ArrayLike, clients: ArrayLike, seconds: ArrayLike) -> DeadlineAdvice:
@@ -88,7 +100,8 @@ def advise_deadline(rounds: ArrayLike, clients: ArrayLike, seconds: ArrayLike) -
         values = np.quantile(values, np.linspace(0.0, 1.0, _CANDIDATES), method="higher")
     without, seconds_without = cost(float(values[-1]) if silent.any() else np.inf)
     costs = [cost(float(value)) for value in values]
-    best = int(np.argmin([one for one, _ in costs]))
+    least = min(one for one, _ in costs)
+    best = max(k for k, (one, _) in enumerate(costs) if one <= least * (1 + 1e-9))  # of equals the one that waits
     deadline = float(values[best])
     never = int((np.bincount(i[took <= deadline], minlength=len(asked)) == 0).sum())
     return DeadlineAdvice(
@@ -98,4 +111,5 @@ def advise_deadline(rounds: ArrayLike, clients: ArrayLike, seconds: ArrayLike) -
         seconds=costs[best][1],
         seconds_without=seconds_without,
         times_faster=without / costs[best][0],
+        rounds=int(asked.min()),
     )

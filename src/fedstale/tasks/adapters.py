@@ -35,7 +35,7 @@ def from_partitions(
     Parameters
     ----------
     partitioner
-        With its data set; of a `FederatedDataset`, `fds.partitioners["train"]`.
+        With its data set; of a `FederatedDataset`, `fds.partitioners["train"]` after `fds.load_partition(0)`.
     model, loss, inputs, target, **options
         As for `Task.from_datasets`; the columns of the data set are the fields.
     test
@@ -46,7 +46,11 @@ def from_partitions(
     number("test_share", test_share, 0.0, 1.0)
     for argument, given in (("partitioner", partitioner), ("test", test)):
         if given is not None and not (hasattr(given, "num_partitions") and hasattr(given, "load_partition")):
-            raise fail(argument, type(given).__name__, "must have num_partitions and load_partition(i)")
+            allowed = 'must have num_partitions and load_partition(i); of a FederatedDataset, fds.partitioners["train"]'
+            raise fail(argument, type(given).__name__, allowed)
+        if given is not None and not getattr(given, "is_dataset_assigned", lambda: True)():
+            allowed = "has no data set yet: call fds.load_partition(0), or set its dataset"
+            raise fail(argument, type(given).__name__, allowed)
     fields = Fields(inputs, target, transform)
 
     def read(source: Any, where: str) -> list[tuple[Any, Any]]:
@@ -98,6 +102,9 @@ def from_hugging_face(
 def _columns(dataset: Any) -> dict[str, Any]:
     if not hasattr(dataset, "with_format"):
         raise fail("dataset", type(dataset).__name__, "must be a datasets.Dataset")
+    if isinstance(dataset, dict) or not hasattr(dataset, "__len__"):
+        allowed = "must be a datasets.Dataset: one split of a DatasetDict, and not a stream"
+        raise fail("dataset", type(dataset).__name__, allowed)
     return dict(dataset.with_format("numpy")[:])
 
 

@@ -206,7 +206,9 @@ def _fetch_from_folder(entry: DataSet, source: Path, folder: Path) -> Path:
                     found = dict(contents(one, paths, entry.files))
         if lost := [file for file, content in found.items() if content is None]:
             wanted = ", ".join(" or ".join(dict.fromkeys((file.name, *file.aliases))) for file in lost)
-            archives = dict.fromkeys(paths[0].name for paths in packed if len(paths) == 1)
+            archives = dict.fromkeys(
+                paths[0].name for paths in packed if len(paths) == 1 and paths[0].name not in wanted
+            )
             more = f" (or {' or '.join(archives)})" if archives and len(lost) == len(entry.files) else ""
             raise DataUnavailable(f"{entry.name}: {source} has no {wanted}{more}")
         folder.mkdir(parents=True, exist_ok=True)

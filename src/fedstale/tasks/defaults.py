@@ -26,7 +26,7 @@ RATES = {
     "cifar10-cnn": 0.01,
     "wisdm-mlp": 10**-0.5,
     "wisdm-logistic": 10**-0.5,
-    "shakespeare-gru": 0.01,
+    "shakespeare-gru": 10**-1.5,
     "heart-disease-logistic": 0.1,
 }
 """η_c where none is given."""

@@ -193,7 +193,7 @@ NATURAL: dict[str, NaturalRecipe] = {
             "shakespeare",
             _read_shakespeare,
             partial(models.CharacterGRU, len(_LETTERS)),
-            lr_grid=(10**-1.5, 0.01, 10**-2.5, 1e-3, 10**-3.5),
+            lr_grid=(0.1, 10**-1.5, 0.01, 10**-2.5, 1e-3),
             num_classes=None,
             batch_size=16,
             loss=sequence_cross_entropy,

@@ -241,7 +241,14 @@ _DEVICE_SPEEDS = DataSet(
     (1, 1, 4),
     19,
     0,
-    (Content("speed_distri.json", 3441, "63f9e869b34ceb3fb845f755b48018f55941a1b002c02abb21255d9bf5bedea4"),),
+    (
+        Content(
+            "speed_distri.json",
+            3441,
+            "63f9e869b34ceb3fb845f755b48018f55941a1b002c02abb21255d9bf5bedea4",
+            aliases=("flash-device-speeds.json",),
+        ),
+    ),
     (DownloadSource("url", (_SPEEDS_URL,), 3441, {_SPEEDS_URL: "speed_distri.json"}),),
 )
 
