@@ -45,7 +45,7 @@ class Extent:
 EXTENTS = {
     "wisdm": Extent(60, (0.3, 0.1, 0.03), 600, 600),
     "heart-disease": Extent(100, (0.3, 0.1, 0.03), 200, 200),
-    "shakespeare": Extent(16, (0.01, 0.003, 0.001), 200, 16),
+    "shakespeare": Extent(16, (0.01, 0.003, 0.001), 150, 16),
 }
 
 

@@ -54,7 +54,7 @@ def test_recorded_at_evaluations_and_changes_nothing_else() -> None:
     np.testing.assert_array_equal(asked.metrics["train_loss"], plain.metrics["train_loss"])
 
 
-@pytest.mark.parametrize("rule", ["u-fedavg", "fedlaavg"])
+@pytest.mark.parametrize("rule", ["u-fedavg", "afa-cs", "fedlaavg"])
 def test_a_rule_that_remembers_no_updates_is_refused(rule: str) -> None:
     with pytest.raises(InvalidInput, match="needs a rule that stores client updates"):
         build(make_settings(task="quadratic", num_clients=3, rule=rule, memory_error=True))

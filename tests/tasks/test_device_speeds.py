@@ -10,6 +10,7 @@ import pytest
 import fedstale as fs
 from fedstale.simulation import TimedSimulation, build, make_settings
 from fedstale.tasks.device_speeds import read_speeds
+from tests.shared_data import shared_file
 
 ONE = {"phone": {"down_u": 8.0, "down_sigma": 0.8, "up_u": 1.6, "up_sigma": 0.0}}
 
@@ -36,6 +37,17 @@ def test_another_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(fs.InvalidInput, match="there is no file"):
         read_speeds(tmp_path / "none.json")
+
+
+def test_the_file_by_its_other_name_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedstale.tasks import data
+
+    given = shared_file("flash-device-speeds.json")
+    monkeypatch.setenv("FEDSTALE_DATA", str(tmp_path))
+    data.fetch("device-speeds", source=given.parent)
+    assert read_speeds().tolist() == read_speeds(given).tolist()
+    with pytest.raises(data.DataUnavailable, match=r"has no speed_distri.json or flash-device-speeds.json$"):
+        data.fetch("device-speeds", source=tmp_path / "device-speeds" / "..")
 
 
 def test_the_data_set_is_not_a_task() -> None:

@@ -19,9 +19,7 @@ from fedstale.checks import InvalidInput
 from fedstale.tasks import adapters, data, forms, make, natural
 from fedstale.tasks.download import SourceFailed
 from fedstale.tasks.sources import DATA_SETS, HOSPITALS, Content
-
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-real = pytest.mark.skipif(not (SHARED / "wisdm-transformed.arff").is_file(), reason=f"the data are not in {SHARED}")
+from tests.shared_data import shared_file
 
 HEAD = '@relation r\n@attribute "UNIQUE_ID" numeric\n' + "".join(
     f'@attribute "{name}" numeric\n' for name in ("user", *forms._WISDM_FEATURES)
@@ -169,10 +167,9 @@ def test_partitioners_and_columns() -> None:
     assert adapters.from_hugging_face(table, "who").client_names == ("a", "b")
 
 
-@real
 @pytest.mark.parametrize(("name", "clients"), [("wisdm", 36), ("heart-disease", 4), ("shakespeare", 141)])
 def test_the_real_files(name: str, clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDSTALE_DATA", os.fspath(SHARED))
+    monkeypatch.setenv("FEDSTALE_DATA", os.fspath(shared_file("wisdm-transformed.arff").parent))
     task = make(name)
     entry = DATA_SETS[name]
     assert task.num_clients == clients

@@ -2,13 +2,15 @@
 
 Yang, Zhang, Khanduri & Liu, Anarchic federated learning, ICML 2022.
 
-    h_i ← Δ_i for the arrivals (computed from an older model, as in AFA-CD),   Δ = K̄ Σ_i α_i h_i / K_i
+    h_i ← Δ_i / K_i for the arrivals (computed from an older model, as in AFA-CD),   Δ = K̄ Σ_i α_i h_i
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
 
 from ..checks import Float
 from ..federation import CheckedRound
@@ -30,6 +32,7 @@ class AFACS(AFACD):
     name: ClassVar[str] = "afa-cs"
     memory: ClassVar[bool] = True
     takes_late: ClassVar[bool] = True
+    per_step: ClassVar[bool] = True
     caveat: ClassVar[str] = SAG
 
     def start(self, state: State) -> RuleState:
@@ -39,11 +42,14 @@ class AFACS(AFACD):
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the arrivals' rows and average all."""
         scale = self._scale(state, round)
-        mean = refreshed_mean(state.own(ArrivalMemoryState).stale, state.federation, round, 1.0 / self._steps(round))
+        mean = refreshed_mean(state.own(ArrivalMemoryState).stale, state.federation, round, self._per_step(round))
         self._arrived(state, round)
         return scale * mean
 
     def take_late(self, state: State, late: CheckedRound) -> None:
-        """h_i ← Δ_i of an earlier round."""
-        masses = state.federation.masses(late.clients) / self._steps(late)
-        state.own(ArrivalMemoryState).stale.replace(late.clients, late.updates, masses)
+        """h_i ← Δ_i / K_i of an earlier round."""
+        masses = state.federation.masses(late.clients)
+        state.own(ArrivalMemoryState).stale.replace(late.clients, self._per_step(late), masses)
+
+    def _per_step(self, round: CheckedRound) -> list[NDArray[Any]]:
+        return [row / steps for row, steps in zip(round.updates, self._steps(round), strict=True)]

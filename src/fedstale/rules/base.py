@@ -69,6 +69,8 @@ class Rule(ABC):
     """The name in configs and on the command line."""
     memory: ClassVar[bool] = False
     """Whether the rule keeps one row per client on the server."""
+    per_step: ClassVar[bool] = False
+    """Whether these rows are updates per local step."""
     takes_late: ClassVar[bool] = False
     """Whether an update that comes after its round has a place in the memory (`remember_late`)."""
     asynchronous: ClassVar[bool] = True

@@ -62,7 +62,7 @@ class FedLaAvg(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Add what changed at the participants."""
-        return refreshed_mean(state.own(LastState).last, state.federation, round)
+        return refreshed_mean(state.own(LastState).last, state.federation, round, round.updates)
 
     def take_late(self, state: State, late: CheckedRound) -> None:
         """Add what changed at clients of an earlier round."""

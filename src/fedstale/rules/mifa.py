@@ -10,10 +10,12 @@ round last until every device has answered; `WaitingMIFA` does, `MIFA` counts h_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checks import Float
 from ..federation import CheckedRound, Federation
@@ -27,13 +29,13 @@ SAG = "gives stale updates the same weight as fresh ones: the rarer a client, th
 
 
 def refreshed_mean(
-    memory: StaleMemory, federation: Federation, round: CheckedRound, scales: Float | float = 1.0
+    memory: StaleMemory, federation: Federation, round: CheckedRound, rows: Sequence[NDArray[Any]]
 ) -> Float:
-    """h_i ← Δ_i for i ∈ S, then Σ_i α_i s_i h_i with the scales s_i of when each client came."""
+    """h_i ← the given rows for i ∈ S, then Σ_i α_i h_i."""
     total = federation.total_mass
     old = memory.masses[round.clients] / total
-    mix = Mix(round.alpha * scales, old, 1.0 / total, federation.masses(round.clients) * scales)
-    exchange = memory.prepare_exchange(round.clients, round.updates, mix)
+    mix = Mix(round.alpha, old, 1.0 / total, federation.masses(round.clients))
+    exchange = memory.prepare_exchange(round.clients, rows, mix)
     refuse_non_finite(round, exchange.sums.mix)
     exchange.commit()
     return exchange.sums.mix
@@ -50,7 +52,7 @@ class MIFA(Rule):
 
     def update(self, state: State, round: CheckedRound) -> Float:
         """Refresh the participants' rows and average all."""
-        return refreshed_mean(state.own(MemoryState).stale, state.federation, round)
+        return refreshed_mean(state.own(MemoryState).stale, state.federation, round, round.updates)
 
     def take_late(self, state: State, late: CheckedRound) -> None:
         """h_i ← Δ_i of an earlier round."""

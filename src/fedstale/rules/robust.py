@@ -138,7 +138,7 @@ class Robust(WrappedRule):
     def _remembered(self, state: State, clients: Ints, columns: slice) -> Float:
         """Some entries of the clients' h_i; zeros for a rule that does not remember updates."""
         which = np.arange(state.federation.num_params, dtype=np.int64)[columns]
-        if not self.memory:
+        if not self.memory or self.per_step:
             return np.zeros((len(clients), len(which)))
         return state.memory.entries(clients, which)
 

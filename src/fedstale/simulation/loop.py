@@ -108,7 +108,7 @@ class Simulation:
     def __post_init__(self, resume_from: State | None) -> None:
         positive_int("rounds", self.rounds)
         positive_int("evaluate_every", self.evaluate_every)
-        if self.memory_error and not self.rule.memory:
+        if self.memory_error and (not self.rule.memory or self.rule.per_step):
             raise fail("memory_error", True, f"needs a rule that stores client updates; {self.rule.name} does not")
         if self.memory_error and not hasattr(self.trainer, "gradients"):
             raise fail("memory_error", True, "needs a trainer with gradients(model): ∇F_i of all clients, shape (N, d)")
