@@ -115,7 +115,7 @@ def test_a_bias_is_remembered_as_long_as_an_absence_lasts(p: float, left: float)
 def test_every_run_has_a_choice_of_its_own() -> None:
     bias = np.array([[4.0, 3.0, 2.0, 1.0, 0.0], [0.0] * 5, [0.0] * 5])
     noise = np.array([[0.1] * 5, [1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 5])
-    assert theta.chosen(bias, noise, 0.5).tolist() == [1.0, 0.0, 0.5]
+    assert theta.least_cost_theta(bias, noise, 0.5).tolist() == [1.0, 0.0, 0.5]
 
 
 def test_a_constant_looks_at_no_parameter() -> None:

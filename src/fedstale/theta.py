@@ -119,7 +119,7 @@ class AutoTheta(Theta):
     def value(self, state: State) -> float:
         """Return the candidate of least cost."""
         own = state.own(AutoThetaState)
-        return float(chosen(own.bias, own.noise, self.start))
+        return float(least_cost_theta(own.bias, own.noise, self.start))
 
     def observe(self, state: State, round: int, alpha: Float, p: Float, residuals: Float) -> None:
         """Add what the round says of each candidate."""
@@ -182,7 +182,7 @@ def finite(*terms: Float) -> bool:
     return all(bool(np.isfinite(term).all()) for term in terms)
 
 
-def chosen(bias: Float, noise: Float, start: float) -> Float:
+def least_cost_theta(bias: Float, noise: Float, start: float) -> Float:
     """Return the candidate of least cost along the last axis; `start` where there is no noise yet."""
     best = CANDIDATES[np.argmin(np.maximum(bias, 0.0) + noise, axis=-1)]
     return np.asarray(np.where(noise.max(axis=-1) > 0, best, start))

@@ -45,7 +45,7 @@ def test_estimated_against_true_p(source: Source) -> None:
     assert found is not None
     assert not found.observed
     np.testing.assert_allclose(found.estimated, 0.9 * found.true)
-    panel = Panels(source).one(info)[2]
+    panel = Panels(source).inspected_run(info)[2]
     assert panel.instead == ""
     assert panel.figure["data"][1]["x"] == [1.0, 1.0, 1.0, 0.2, 0.2, 0.2]
     assert "RMS error" in panel.note
@@ -55,13 +55,13 @@ def test_one_line_where_something_was_not_recorded(source: Source) -> None:
     panels = Panels(source)
     curves = chosen(source, "p_min=0.5 swap=0 beta=0 lr=0.1")
     info = curves[0].runs[0]
-    lines = [panel.instead for panel in panels.one(info)]
+    lines = [panel.instead for panel in panels.inspected_run(info)]
     assert lines[0].startswith("Participants were not recorded")
     assert "knew the true p" in lines[2]
     assert "recorded seconds" in panels.curve(curves, "accuracy", "seconds").instead
     assert "no excess loss" in panels.curve(curves, "excess_loss", "round").instead
     assert panels.curve([], "accuracy", "round").instead.startswith("Choose runs")
-    for panel in (panels.beta([]), panels.groups([]), *panels.one(None)):
+    for panel in (panels.beta([]), panels.groups([]), *panels.inspected_run(None)):
         assert panel.instead.startswith("Choose runs")
 
 
@@ -69,7 +69,7 @@ def test_every_panel_has_words_and_can_be_sent(source: Source) -> None:
     panels = Panels(source)
     curves = chosen(source, "swap=0.6 lr=0.1")
     found: list[Panel] = [panels.curve(curves, "accuracy", axis) for axis in ("round", "bytes")]
-    found += [panels.beta(curves), panels.groups(curves), *panels.one(full(source))]
+    found += [panels.beta(curves), panels.groups(curves), *panels.inspected_run(full(source))]
     for panel in found:
         assert panel.instead == ""
         assert panel.spoken
@@ -114,14 +114,14 @@ def test_the_simulator_records_what_the_panels_need(tmp_path: Path) -> None:
     opened = Source(tmp_path)
     by_source = {info.config["probabilities"]: info for info in opened.runs.values()}
     panels = Panels(opened)
-    for panel in panels.one(by_source["fedau"]):
+    for panel in panels.inspected_run(by_source["fedau"]):
         assert panel.instead == ""
     found = probabilities(opened, by_source["fedau"], opened.participants(by_source["fedau"]))
     assert found is not None
     error = float(np.sqrt(np.mean((found.estimated - found.true) ** 2)))
     np.testing.assert_allclose(error, by_source["fedau"].summary["p_error"])
     assert sorted(found.true) == [0.5, 1.0, 1.0] or sorted(found.true) == [0.5, 0.5, 1.0]
-    assert "knew the true p" in panels.one(by_source["known"])[2].instead
+    assert "knew the true p" in panels.inspected_run(by_source["known"])[2].instead
     seconds = panels.curve(group([by_source["known"]]), "excess_loss", "seconds")
     assert seconds.instead == ""
     opened.close()

@@ -38,10 +38,10 @@ def test_a_matrix_is_kept_by_csv_and_by_choosing(tmp_path_factory, rounds, clien
     trace = Trace.from_matrix(lines)
     file = tmp_path_factory.mktemp("log") / "log.csv"
     trace.to_csv(file)
-    for again in (Trace.from_csv(file), trace.chosen(np.arange(clients))):
+    for again in (Trace.from_csv(file), trace.subset(np.arange(clients))):
         np.testing.assert_array_equal(again.matrix(), trace.matrix())
         np.testing.assert_array_equal(again.known(), trace.known())
-    twice = trace.chosen([clients - 1, clients - 1])
+    twice = trace.subset([clients - 1, clients - 1])
     np.testing.assert_array_equal(twice.matrix(), trace.matrix()[:, [-1, -1]])
 
 

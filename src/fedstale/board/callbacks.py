@@ -35,8 +35,8 @@ def register(app: Dash, source: Source, maps: HeatMaps) -> None:
     _tick(app, source, maps)
     _table(app, source)
     _heat(app, source, maps)
-    _chosen(app, source, panels)
-    _one(app, source, panels)
+    _chosen_curves(app, source, panels)
+    _inspected_run(app, source, panels)
     app.clientside_callback(
         ClientsideFunction("board", "sync"),
         Output("board", "className"),
@@ -250,7 +250,7 @@ def _values(*panels: Panel) -> list[Any]:
     return found
 
 
-def _chosen(app: Dash, source: Source, panels: Panels) -> None:
+def _chosen_curves(app: Dash, source: Source, panels: Panels) -> None:
     @app.callback(
         Output("metric-box", "children"),
         Output("axis-box", "children"),
@@ -294,7 +294,7 @@ def _chosen(app: Dash, source: Source, panels: Panels) -> None:
         )
 
 
-def _one(app: Dash, source: Source, panels: Panels) -> None:
+def _inspected_run(app: Dash, source: Source, panels: Panels) -> None:
     @app.callback(
         Output("inspect-box", "children"),
         *_outputs("raster", "staleness", "probability"),
@@ -302,7 +302,7 @@ def _one(app: Dash, source: Source, panels: Panels) -> None:
         Input("stamp-chosen", "data"),
         Input("inspect", "data"),
     )
-    def one(chosen: Any, _: str, inspect: Any) -> Any:
+    def inspected_run(chosen: Any, _: str, inspect: Any) -> Any:
         options = {
             info.id: f"{curve.label} · seed {info.config.get('seed', '–')}"
             for curve in group(chosen_runs(source, chosen))
@@ -310,4 +310,4 @@ def _one(app: Dash, source: Source, panels: Panels) -> None:
         }
         inspect = inspect if inspect in options else next(iter(options), "")
         box = page.select("inspect", "Run", options or {"": "–"}, inspect)
-        return box, *_values(*panels.one(source.runs.get(inspect)))
+        return box, *_values(*panels.inspected_run(source.runs.get(inspect)))

@@ -98,7 +98,7 @@ def layout(folder: str, chosen: Sequence[str], counts: str, rows: Sequence[Any],
             dcc.Interval(id="interval", interval=_INTERVAL_MS),
             _header(folder, counts),
             html.P(id="trouble", role="alert", className="trouble"),
-            html.Main([_running(), _chooser(rows, where), _chosen()]),
+            html.Main([_running(), _chooser(rows, where), _chosen_curves()]),
         ],
         id="board",
     )
@@ -207,7 +207,7 @@ def _heat() -> list[Any]:
     ]
 
 
-def _chosen() -> Any:
+def _chosen_curves() -> Any:
     smooth = {"1": "not", **{str(n): f"{n} points" for n in WINDOWS}}
     scale = {"auto": "auto", "linear": "linear", "log": "log"}
     controls = [

@@ -125,7 +125,7 @@ class Panels:
         spoken = "Accuracy of each participation group against round. " + self._ends(ends, "accuracy")
         return Panel(figures.groups(found), "Solid: frequent clients. Dotted: rare clients.", spoken)
 
-    def one(self, info: RunInfo | None) -> tuple[Panel, Panel, Panel]:
+    def inspected_run(self, info: RunInfo | None) -> tuple[Panel, Panel, Panel]:
         """Raster, staleness and probabilities of one run."""
         if info is None:
             return (Panel(instead=_NOTHING),) * 3

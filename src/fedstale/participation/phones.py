@@ -153,7 +153,7 @@ def _replay(trace: Trace, n: int, seed: int, only_seen: bool, repeat: bool) -> T
     most = int((trace.counts() > 0).sum()) if only_seen else trace.num_clients
     if n > most:
         raise fail("num_clients", n, f'a replay has at most {most} phones; kind="bootstrap" has any number')
-    chosen = trace.chosen(np.sort(drawn_devices(trace, n, seed, only_seen)))
+    chosen = trace.subset(np.sort(drawn_devices(trace, n, seed, only_seen)))
     if not repeat:
         return chosen
     whole = trace.num_rounds // (trace.rounds_per_day or 1) * (trace.rounds_per_day or 1)

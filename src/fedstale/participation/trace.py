@@ -253,7 +253,7 @@ class Trace(Process):
         """Return what a client is called: its name in the log, else its number."""
         return str(client) if self.names is None else self.names[client]
 
-    def chosen(self, clients: ArrayLike) -> Trace:
+    def subset(self, clients: ArrayLike) -> Trace:
         """Return the log of some clients, numbered from 0 in the given order; one may be given several times."""
         members = np.asarray(clients)
         if members.ndim != 1 or not members.size or members.dtype.kind not in "iu":

@@ -108,11 +108,11 @@ def methods(asked: Asked) -> tuple[Method, ...]:
     if isinstance(asked, str):
         found = _ALL if asked.strip() == "all" else tuple(_named(text) for text in asked.split(","))
     elif isinstance(asked, Mapping):
-        found = tuple(_called(name, _one(value)) for name, value in asked.items())
+        found = tuple(_called(name, _as_method(value)) for name, value in asked.items())
     elif isinstance(asked, Sequence):
-        found = tuple(_one(value) for value in asked)
+        found = tuple(_as_method(value) for value in asked)
     else:
-        found = (_one(asked),)
+        found = (_as_method(asked),)
     if not found:
         raise fail("rules", asked, "there must be at least one method to compare")
     labels = [method.label for method in found]
@@ -128,7 +128,7 @@ def file_methods(settings: Settings) -> tuple[Method, ...]:
     return DEFAULT if own in DEFAULT else (*DEFAULT[:-1], own, DEFAULT[-1])
 
 
-def _one(asked: Any) -> Method:
+def _as_method(asked: Any) -> Method:
     if isinstance(asked, Method):
         return asked
     if isinstance(asked, Rule):

@@ -142,7 +142,7 @@ def _sample(who: Trace | Float, rounds: int, seed: int) -> tuple[Process, int]:
     rng = generator(seed, "clients of a pilot")
     members = np.array([int(rng.choice(part)) for part in parts])
     if isinstance(who, Trace):
-        chosen = who.chosen(members)
+        chosen = who.subset(members)
         return chosen, min(rounds, chosen.num_rounds) if not chosen.repeat else rounds
     return Bernoulli(p[members]), rounds
 

@@ -281,7 +281,7 @@ class Run:
 
     def participants(self) -> dict[int, Ints]:
         """Who took part, by round; only rounds whose participants were recorded."""
-        gaps = self._one(SeriesKind.PARTICIPANTS, "")
+        gaps = self._series(SeriesKind.PARTICIPANTS, "")
         series = undo_differences(gaps)
         if (gaps.values < 0).any() or series.values.max(initial=0) >= MOST_CLIENTS:
             raise self._damaged("a participant is out of range")
@@ -289,7 +289,7 @@ class Run:
 
     def client_metrics(self, name: str) -> tuple[Ints, Float]:
         """Rounds, shape (R,), and one row per round of one number per client, shape (R, N)."""
-        series = self._one(SeriesKind.CLIENTS, name)
+        series = self._series(SeriesKind.CLIENTS, name)
         if not len(series.rounds):
             raise unknown("client metric", name, self.client_metric_names())
         self._bound(8 * len(series.rounds) * int(series.counts.max(initial=0)))
@@ -299,7 +299,7 @@ class Run:
         """The metrics per client that the run has."""
         return self._names(SeriesKind.CLIENTS)
 
-    def _one(self, kind: SeriesKind, name: str) -> Series:
+    def _series(self, kind: SeriesKind, name: str) -> Series:
         return self._read((kind,), [name]).get((kind, name), join(kind, []))
 
     def _read(self, kinds: Iterable[SeriesKind], names: list[str] | None) -> dict[tuple[SeriesKind, str], Series]:

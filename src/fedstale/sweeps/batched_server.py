@@ -270,7 +270,7 @@ class BatchedServer:
             if thetas.finite(bias, noise, lasting, absence):
                 self._costs[:, r] += np.stack([bias, noise])
                 self._lasting[r], self._absence[r] = lasting, absence
-        self._theta[runs] = thetas.chosen(self._costs[0], self._costs[1], _AUTO_THETA.start)
+        self._theta[runs] = thetas.least_cost_theta(self._costs[0], self._costs[1], _AUTO_THETA.start)
 
 
 def _column(weights: Float) -> Tensor:

@@ -210,7 +210,7 @@ def client_sums(
 
     sums = np.zeros((len(scoring.names), clients))
 
-    def one(resident: ResidentModel, client: int) -> None:
+    def evaluate_client(resident: ResidentModel, client: int) -> None:
         start, stop = int(bounds[client]), int(bounds[client + 1])
         if start == stop:
             return
@@ -221,7 +221,7 @@ def client_sums(
             sums[:, client] = scoring.of_client(outputs, data.targets(part(start, stop))) * (stop - start)
             resident.module.train()
 
-    setup.workers.each(one, range(clients))
+    setup.workers.each(evaluate_client, range(clients))
     return sums
 
 
