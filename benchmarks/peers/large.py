@@ -19,9 +19,9 @@ The time of one `combine` of FedStale with β = auto and of the default rule (te
 |S| = 12 of 24 clients and updates of d = 421,642 numbers in float32. Rows are kept in three precisions; the loops are
 compiled (numba, the extra `fast`) or in NumPy. *over a memcpy*: relative to a memcpy of 3·|S|·d·4 bytes, taking turns
 with it on one thread. Freed memory stays in the process, as in `simulate`. *first touch*: the mean of a new server's
-first four combines, which write to memory that was never touched before. *AVX2, imitated*: a second process in which NumPy, OpenBLAS and numba were told to use no newer
-instructions; another processor's caches and memory cannot be imitated. Targets that one run meets may be missed by the
-next where cores are shared with other work.
+first four combines, which write to memory that was never touched before. *AVX2, imitated*: a second process in which
+NumPy, OpenBLAS and numba were told to use no newer instructions; another processor's caches and memory cannot be
+imitated. Targets that one run meets may be missed by the next where cores are shared with other work.
 """
 LARGE = """\
 ## Large models on Flower
