@@ -95,7 +95,7 @@ class StaleMemory(ABC):
         result = np.empty((len(clients), len(columns)))
         if result.size:
             for row, update in zip(result, updates, strict=True):
-                row[:] = update[columns]
+                row[:] = update.take(columns)
             result -= beta * self.entries(clients, columns)
         return result
 

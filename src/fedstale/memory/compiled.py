@@ -21,10 +21,9 @@ from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from ..checks import Float
-from .precision import Precision
 
 if TYPE_CHECKING:
-    from .kernel import Mix, Sums
+    from .kernel import Exchange, Sums
 
 _COLUMNS = 8192
 _SHARE = 1 << 20
@@ -51,18 +50,10 @@ def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> F
     return result
 
 
-def exchange(
-    fresh: Sequence[NDArray[Any]],
-    stale: Sequence[NDArray[Any] | None],
-    target: Sequence[NDArray[Any]],
-    precision: Precision,
-    mix: Mix,
-    old_masses: Float,
-    total: Float,
-    sums: Sums,
-) -> None:
+def exchange(work: Exchange, sums: Sums) -> None:
     """Do what `kernel.exchange` does, into `sums`."""
-    count, length = len(fresh), len(total)
+    fresh, precision, mix = work.fresh, work.precision, work.mix
+    count, length = len(fresh), len(work.total)
     zeros = np.zeros(_COLUMNS, dtype=_LIKE[precision.name].dtype)
     products = np.zeros((2, -(-length // _COLUMNS), count))
     _shared(
@@ -72,13 +63,13 @@ def exchange(
         _FRESH[fresh[0].dtype],
         _LIKE[precision.name],
         _addresses(fresh),
-        np.array([0 if row is None else row.ctypes.data for row in stale], dtype=np.int64),
-        _addresses(target),
+        np.array([0 if row is None else row.ctypes.data for row in work.stale], dtype=np.int64),
+        _addresses(work.target),
         zeros,
-        np.stack([mix.fresh, mix.masses, mix.stale, old_masses]),
+        np.stack([mix.fresh, mix.masses, mix.stale, work.old_masses]),
         np.full(count, np.nan) if mix.refresh is None else mix.refresh,
         mix.total,
-        total,
+        work.total,
         sums.mix,
         sums.total,
         products,

@@ -101,6 +101,26 @@ class Mix:
     """r_i of h_i ← h_i + r_i (Δ_i − h_i), shape (|S|,); None for h_i ← Δ_i"""
 
 
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What one pass is over: rows as for `exchange`, and the running total."""
+
+    fresh: Sequence[NDArray[Any]]
+    stale: Sequence[NDArray[Any] | None]
+    target: Sequence[NDArray[Any]]
+    precision: Precision
+    mix: Mix
+    old_masses: Float
+    total: Float
+
+    def part(self, columns: slice) -> Exchange:
+        """Return the same of some columns; nothing is copied."""
+        if columns.stop - columns.start == len(self.total):
+            return self
+        fresh, stale, target = (_cut(each, columns) for each in (self.fresh, self.stale, self.target))
+        return Exchange(fresh, stale, target, self.precision, self.mix, self.old_masses, self.total[columns])
+
+
 @dataclass
 class Sums:
     """What one pass computes: two vectors of shape (d,), and two of shape (|S|,) where they were asked for."""
@@ -148,15 +168,11 @@ def exchange(
     count, length = len(fresh), len(total)
     sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
     loops = _loops(fresh) if count * length >= _WORTH_COMPILING else None
-    rows: Any = (fresh, stale, target)
+    whole = Exchange(fresh, stale, target, precision, mix, old_masses, total)
     for low in range(0, length, _STRETCH):
         some = slice(low, min(low + _STRETCH, length))
         part = Sums(sums.mix[some], out[some], np.zeros(count), np.zeros(count))
-        sent, before, slots = rows if length <= _STRETCH else (_cut(each, some) for each in rows)
-        if loops is not None:
-            loops.exchange(sent, before, slots, precision, mix, old_masses, total[some], part)
-        else:
-            _exchange(sent, before, slots, precision, mix, old_masses, total[some], part)
+        (_exchange if loops is None else loops.exchange)(whole.part(some), part)
         sums.inner += part.inner
         sums.stale_sq += part.stale_sq
         if leave is not None:
@@ -164,18 +180,11 @@ def exchange(
     return sums
 
 
-def _exchange(
-    fresh: Sequence[NDArray[Any]],
-    stale: Sequence[NDArray[Any] | None],
-    target: Sequence[NDArray[Any]],
-    precision: Precision,
-    mix: Mix,
-    old_masses: Float,
-    total: Float,
-    sums: Sums,
-) -> None:
+def _exchange(work: Exchange, sums: Sums) -> None:
     """Do it with NumPy, into `sums`."""
-    count, length, out = len(fresh), len(total), sums.total
+    fresh, stale, target, precision = work.fresh, work.stale, work.target, work.precision
+    mix, old_masses, total, out = work.mix, work.old_masses, work.total, sums.total
+    count, length = len(fresh), len(total)
     np.multiply(total, mix.total, out=sums.mix)
     np.copyto(out, total)
     exact = mix.refresh is None and all(row.dtype in precision.exact for row in fresh)

@@ -92,7 +92,7 @@ class Memory(StaleMemory):
         result = np.zeros((len(clients), len(columns)))
         for k, slot in enumerate(self.slots[clients]):
             if slot >= 0:
-                self.precision.load(result[k], self._rows.row(int(slot))[columns])
+                self.precision.load(result[k], self._rows.row(int(slot)).take(columns))
         return result
 
     def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
