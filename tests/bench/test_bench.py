@@ -144,9 +144,13 @@ def test_a_changed_seed_is_found(table: Path, tmp_path: Path) -> None:
     assert [check.what for check in rerun(found, 1, tiny.SETTINGS) if not check.holds] == ["objective"]
 
 
+@pytest.mark.parametrize("column", ["machine", "version"])
 @pytest.mark.parametrize(("factor", "holds"), [(1.0001, True), (3.0, False)])
-def test_elsewhere_rounding_is_allowed_and_more_is_not(table: Path, tmp_path: Path, factor: float, holds: bool) -> None:
-    elsewhere = changed(table, tmp_path / "there.csv", "machine", "another kind")
+def test_elsewhere_rounding_is_allowed_and_more_is_not(
+    table: Path, tmp_path: Path, column: str, factor: float, holds: bool
+) -> None:
+    """On another kind of machine, and with code that may sum in another order."""
+    elsewhere = changed(table, tmp_path / "there.csv", column, "another")
     line = next(line for line in read([elsewhere]) if line.rule == "half-step")
     seen = " ".join(map(repr, (line.by_seed("objective") * factor).tolist()))
     other = changed(elsewhere, tmp_path / "other.csv", "objective_by_seed", seen) if factor != 1 else elsewhere

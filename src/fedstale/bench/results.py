@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._version import __version__
 from ..analysis import Estimate, Gap
 from ..analysis.methods import EVERYBODY as EVERYBODY_LABEL
 from ..analysis.target import cost_to_target
@@ -24,7 +23,7 @@ from ..simulation.identity import identity
 from ..simulation.methods import Method
 from ..spreadsheet import read_table, update_table
 from .contest import Score
-from .machine import machine_kind
+from .machine import code_version, machine_kind
 from .suite import BenchSetting
 
 KEY = ("setting", "rule")
@@ -132,7 +131,7 @@ def refusal(setting: BenchSetting, method: Method, reason: str, like: Mapping[st
 def _about(setting: BenchSetting, method: Method) -> dict[str, str]:
     label = EVERYBODY_LABEL if method.everybody else method.label
     who = {"setting": setting.name, "rule": method_name(method), "label": label}
-    return who | {"version": __version__, "config": config_hash(setting, method), "machine": machine_kind()}
+    return who | {"version": code_version(), "config": config_hash(setting, method), "machine": machine_kind()}
 
 
 def _mean(values: object) -> float:

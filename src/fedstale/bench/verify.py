@@ -1,11 +1,12 @@
 """Results checked: each line follows from its seeds, and a sample of the runs comes out the same here.
 
-On the same kind of machine (`machine_kind`: processor, system, versions) a run has the same bits, and the smallest
-change of a number is found. Elsewhere sums are rounded in another order, and rounds amplify that: between two orders on
-one machine (42 runs in lock-step and alone: four settings, five rules and two seeds, and two runs of a fifth setting)
-the objective differed by 3e-7 at most where training is stable, by 4 % at the large rates that two groups like, and by
-as much as between seeds at one rate that may be too large. So elsewhere a number must lie within `_ROUNDING`, or within
-`_SPREADS` standard deviations of its line's seeds: that finds invented numbers, not a changed digit.
+With the same code (`code_version`) on the same kind of machine (`machine_kind`: processor, system, versions) a run has
+the same bits, and the smallest change of a number is found. Elsewhere sums are rounded in another order, and rounds
+amplify that: between two orders on one machine (42 runs in lock-step and alone: four settings, five rules and two
+seeds, and two runs of a fifth setting) the objective differed by 3e-7 at most where training is stable, by 4 % at the
+large rates that two groups like, and by as much as between seeds at one rate that may be too large. So elsewhere a
+number must lie within `_ROUNDING`, or within `_SPREADS` standard deviations of its line's seeds: that finds invented
+numbers, not a changed digit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from ..checks import InvalidInput
 from ..simulation.methods import methods
 from ..sweeps import run_batch
-from .machine import machine_kind
+from .machine import code_version, machine_kind
 from .results import BY_SEED, SECONDS, ResultRow, config_hash, derived, seconds_to
 from .suite import BenchSetting, settings_named
 
@@ -95,7 +96,7 @@ def rerun(line: ResultRow, position: int, suite: Sequence[BenchSetting] | None =
     (outcome,) = run_batch([settings.record()], eligible(settings))
     if outcome.failed:
         raise InvalidInput(f"{where}: {outcome.reason}")
-    here = machine_kind() == line.row["machine"]
+    here = difference(line) is None
     checks = []
     for name in BY_SEED:
         stated = float(line.by_seed(name)[position])
@@ -112,7 +113,14 @@ def rerun(line: ResultRow, position: int, suite: Sequence[BenchSetting] | None =
     return checks
 
 
+def difference(line: ResultRow) -> str | None:
+    """Say what differs between where a line was made and here, so that bits may differ too; None where nothing does."""
+    if line.row["machine"] != machine_kind():
+        return "another kind of machine"
+    return None if line.row["version"] == code_version() else "another state of the code"
+
+
 def _allowed(line: ResultRow, name: str, stated: float) -> float:
-    """By how much a number may be off on another kind of machine."""
+    """By how much a number may be off elsewhere."""
     spread = float(np.std(line.by_seed(name), ddof=1)) if len(line.seeds) > 1 else 0.0
     return max(_ROUNDING[name] * (abs(stated) if name == "objective" else 1.0), _SPREADS * spread)

@@ -139,11 +139,11 @@ def verify(
 ) -> None:
     """Check a table of results: its numbers follow from its seeds, and a random sample of its runs comes out the same.
 
-    FILE is a table that `bench run` wrote. On the same kind of machine the bits must be the same; elsewhere rounding is
-    allowed for. Exit code 1 where a number is wrong.
+    FILE is a table that `bench run` wrote. With the same code on the same kind of machine the bits must be the same;
+    elsewhere rounding is allowed for. Exit code 1 where a number is wrong.
     """
     from ..bench import inconsistent, read, rerun, sampled
-    from ..bench.machine import machine_kind
+    from ..bench.verify import difference
 
     lines = read([file])
     drawn = time.time_ns() % 2**32 if seed is None else seed
@@ -154,8 +154,8 @@ def verify(
         checks += found
         wrong += [check for check in found if not check.holds]
         if not json:
-            here = line.row["machine"] == machine_kind()
-            how = "same bits" if here else "same but for rounding (another kind of machine)"
+            other = difference(line)
+            how = "same bits" if other is None else f"same but for rounding ({other})"
             bad = [check for check in found if not check.holds]
             say(f"{found[0].where}: " + (how if not bad else "DIFFERS"))
     if json:
