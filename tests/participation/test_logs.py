@@ -165,3 +165,20 @@ def test_lengths_of_time(text: object, seconds: float) -> None:
 def test_lengths_that_are_none(bad: object) -> None:
     with pytest.raises(InvalidInput, match="round"):
         duration("round", bad)
+
+
+def test_a_file_of_characters_is_a_matrix(tmp_path: Path) -> None:
+    """As the availability of the phones is written: a line for each round, a character for each client."""
+    file = tmp_path / "there.txt"
+    file.write_text("# half-hours\n01?\n000\n\n11?\n")
+    trace = Trace.from_csv(file, round="30min")
+    assert rounds_of(trace) == rounds_of(Trace.from_matrix(["01?", "000", "11?"]))
+    assert (trace.num_clients, trace.num_rounds, trace.round_seconds) == (3, 3, 1800.0)
+    with pytest.raises(InvalidInput, match="num_clients = 4"):
+        Trace.from_csv(file, 4)
+    file.write_text("01\n0\n")
+    with pytest.raises(InvalidInput, match="one character per client"):
+        Trace.from_csv(file)
+    file.write_text("01\n0x\n")
+    with pytest.raises(InvalidInput, match="must be 1"):
+        Trace.from_csv(file)

@@ -54,7 +54,8 @@ def advise(
     """Say whether to keep stale updates, with which rule, and what the memory costs: keep, do not bother, cannot tell.
 
     LOG is a participation log: a CSV file with the columns round,client, or with device names and timestamps (columns
-    device and time, or device, start and end), or phones, the log of the FLASH study.
+    device and time, or device, start and end); lines of 0, 1 and ? with a character for each client; or phones, the log
+    of the FLASH study.
     """
     from ..advice import advise as think
 

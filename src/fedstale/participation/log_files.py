@@ -12,7 +12,8 @@ without a line is a round in which nobody came. The comment `# num_rounds=500 nu
 `Trace.to_csv` writes, keeps empty rounds at the end and clients that never came; arguments given to
 `Trace.from_csv` take precedence. Rounds in which nothing is known of a client are the comment
 `# unknown client=3 rounds=0-17`. A log whose header names the columns
-device and time, or device, start and end, is cut into rounds (`logs`).
+device and time, or device, start and end, is cut into rounds (`logs`). Lines of 0, 1 and ? are a matrix: a line for
+each round, a character for each client.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from . import logs
 
 LARGEST_ROUND = 2**62
 _SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
+_MATRIX = re.compile(r"[01?]{2,}")
 _UNKNOWN = re.compile(r"#\s*unknown client=([0-9]{1,18}) rounds=([0-9]{1,18})-([0-9]{1,18})\s*$")
 
 
@@ -49,6 +51,8 @@ def read_log(
         reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
         raise fail("path", str(path), f"cannot be read as a trace ({reason})") from error
     header = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    if _MATRIX.fullmatch(header):
+        return _characters(lines, str(path), num_clients, num_rounds, round)
     if _has_times(header):
         return _extended(_timed(lines, str(path), round), num_clients, num_rounds, str(path))
     if round is not None:
@@ -72,6 +76,17 @@ def read_log(
     }
     unknown = _unknown_rows(lines)
     return fields if unknown is None else {**fields, "unknown": unknown}
+
+
+def _characters(
+    lines: Sequence[str], path: str, num_clients: int | None, num_rounds: int | None, length: str | float | None
+) -> logs.Fields:
+    """Read a matrix of characters; what else is said of its size must agree with it."""
+    fields = logs.matrix_log([line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")])
+    for name, given in (("num_clients", num_clients), ("num_rounds", num_rounds)):
+        if given not in (None, fields[name]):
+            raise fail(name, given, f"{path} has {fields[name]}")
+    return fields if length is None else {**fields, "round_seconds": logs.duration("round", length)}
 
 
 def _extended(fields: logs.Fields, num_clients: int | None, num_rounds: int | None, path: str) -> logs.Fields:

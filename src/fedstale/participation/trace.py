@@ -181,7 +181,7 @@ class Trace(Process):
         repeat: bool = False,
         round: str | float | None = None,
     ) -> Trace:
-        """Read a log: pairs round,client (see `log_files`), or device names with times (see `logs`).
+        """Read a log: pairs round,client or lines of 0, 1 and ? (see `log_files`), or device names with times (`logs`).
 
         A log with times has a header with the columns device and time, or device, start and end, in any order and among
         others, with commas, semicolons or tabs between them.
@@ -195,7 +195,7 @@ class Trace(Process):
         repeat
             Whether to start over after the end.
         round
-            The length of a round where the log has times: "30min", "1h", or seconds.
+            The length of a round where the log has times, or is a matrix: "30min", "1h", or seconds.
         """
         return cls(**read_log(path, num_clients, num_rounds, round), repeat=repeat)
 
