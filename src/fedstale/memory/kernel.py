@@ -115,8 +115,6 @@ class Exchange:
 
     def part(self, columns: slice) -> Exchange:
         """Return the same of some columns; nothing is copied."""
-        if columns.stop - columns.start == len(self.total):
-            return self
         fresh, stale, target = (_cut(each, columns) for each in (self.fresh, self.stale, self.target))
         return Exchange(fresh, stale, target, self.precision, self.mix, self.old_masses, self.total[columns])
 
@@ -172,7 +170,8 @@ def exchange(
     for low in range(0, length, _STRETCH):
         some = slice(low, min(low + _STRETCH, length))
         part = Sums(sums.mix[some], out[some], np.zeros(count), np.zeros(count))
-        (_exchange if loops is None else loops.exchange)(whole.part(some), part)
+        work = whole if length <= _STRETCH else whole.part(some)
+        (_exchange if loops is None else loops.exchange)(work, part)
         sums.inner += part.inner
         sums.stale_sq += part.stale_sq
         if leave is not None:
