@@ -16,6 +16,7 @@ from fedstale.checks import InvalidInput
 from fedstale.participation import (
     Bernoulli,
     BetaFrequency,
+    Cyclic,
     DailyFrequency,
     Estimator,
     EstimatorState,
@@ -23,6 +24,8 @@ from fedstale.participation import (
     Forgetting,
     KnownProbabilities,
     Markov,
+    Participation,
+    Trace,
     averaging_weights,
 )
 from tests.enumeration import participation_sets
@@ -384,3 +387,79 @@ def test_a_refused_round_changes_nothing() -> None:
             estimator.observe(state, participants, t)
     for name, array in state.arrays().items():
         np.testing.assert_array_equal(array, before[name])
+
+
+LEARNING = [estimator for estimator in ESTIMATORS if not isinstance(estimator, KnownProbabilities)]
+
+
+@pytest.mark.parametrize("estimator", LEARNING, ids=repr)
+def test_a_round_that_does_not_count_for_a_client_leaves_it_as_it_was(estimator: Estimator) -> None:
+    """Client 1 sees rounds 0, 1, 4, 5, 6 only, as in a federation that has only these; client 0 sees them all."""
+    if isinstance(estimator, DailyFrequency):  # its rounds have a time of day
+        pytest.skip("a round that is left out is a time of day that is left out")
+    with_gap, without = estimator.init(2), estimator.init(2)
+    for t, came in enumerate(([1], [], [0], [0], [0], [1], [])):
+        estimator.observe(with_gap, came, t, skipped=[1] if t in (2, 3) else [])
+    for t, came in enumerate(([1], [], [], [1], [])):
+        estimator.observe(without, came, t)
+    assert estimator.probabilities(with_gap, [1]) == pytest.approx(estimator.probabilities(without, [1]))
+    whole = estimator.init(2)
+    for t, came in enumerate(([1], [], [0], [0], [0], [1], [])):
+        estimator.observe(whole, came, t)
+    assert estimator.probabilities(with_gap, [0]) == estimator.probabilities(whole, [0])
+
+
+@pytest.mark.parametrize("estimator", LEARNING, ids=repr)
+def test_a_client_that_was_forgotten_is_as_one_that_joins(estimator: Estimator) -> None:
+    state, joined = estimator.init(3), estimator.init(2)
+    for t in range(5):
+        estimator.observe(state, [0, 2], t)
+        estimator.observe(joined, [0], t)
+    estimator.forget(state, [2])
+    estimator.grow(joined, 3)
+    assert {name: len(column) for name, column in joined.columns.items()} == dict.fromkeys(joined.columns, 3)
+    for t in range(5, 9):
+        for one in (state, joined):
+            estimator.observe(one, [0, 2][: 1 + t % 2], t)
+    np.testing.assert_array_equal(estimator.probabilities(state, [0, 2]), estimator.probabilities(joined, [0, 2]))
+
+
+def test_a_federation_may_grow_by_nobody() -> None:
+    estimator = FedAUEstimator()
+    state = estimator.init(3)
+    estimator.grow(state, 3)
+    assert state.num_clients == 3
+
+
+@pytest.mark.parametrize("call", ["probabilities", "observe", "grow", "forget"])
+def test_the_state_of_another_estimator_is_refused(call: str) -> None:
+    arguments = {"probabilities": ([0],), "observe": ([0], 0), "grow": (5,), "forget": ([0],)}[call]
+    with pytest.raises(InvalidInput, match=r"a state of FedAUEstimator has the columns \['count', 'start', 'sum'\]"):
+        getattr(FedAUEstimator(), call)(BetaFrequency().init(3), *arguments)
+
+
+def test_known_probabilities_are_a_copy() -> None:
+    given = np.array([0.5, 0.25])
+    known = KnownProbabilities(given)
+    given[0] = 1.0
+    np.testing.assert_array_equal(known.probabilities(known.init(2), [0, 1]), [0.5, 0.25])
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(known.p)[0] = 1.0
+
+
+def test_what_is_known_of_a_participation() -> None:
+    """Constant p_i are an array; of p_i(t), and where somebody never comes, each round is asked for."""
+    constant = KnownProbabilities.of(Participation(Bernoulli([0.5, 0.25])))
+    np.testing.assert_array_equal(np.asarray(constant.p), [0.5, 0.25])
+    never = KnownProbabilities.of(Participation(Trace(2, 4, [0, 2], [0, 0])))
+    assert callable(never.p)
+    assert never.probabilities(never.init(2), [0])[0] == pytest.approx(0.5)
+    windows = KnownProbabilities.of(Participation(Cyclic.spread(2, period=4)))
+    assert callable(windows.p)
+    state = windows.init(2)
+    found = []
+    for t in range(4):
+        found.append(windows.probabilities(state, [0, 1]).tolist())
+        windows.observe(state, [], t)
+    assert found == [windows.p(t).tolist() for t in range(4)]
+    assert found[0] != found[2]
