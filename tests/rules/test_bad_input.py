@@ -9,6 +9,7 @@ import pytest
 
 import fedstale as fs
 from fedstale import rules
+from tests.everything import everything
 
 D = 3
 
@@ -87,6 +88,43 @@ def test_a_sum_that_overflows_is_refused() -> None:
     state = rule.init(fs.Federation(2, 1))
     with pytest.raises(fs.InvalidInput, match="overflows"):
         rule.combine(state, fs.Round(0, [0, 1], np.full((2, 1), 1.7e308), probabilities=0.1))
+
+
+WEIGHTED: list[fs.Rule] = [fs.FedStale(beta=0.5), fs.FedStale(beta="auto-per-client"), fs.UnbiasedFedAvg()]
+AVERAGED: list[fs.Rule] = [fs.FedVARP(), rules.MIFA()]  # a mean of finite numbers is finite
+
+
+@pytest.mark.parametrize(
+    ("rule", "bad"),
+    [
+        *((rule, bad) for rule in (*WEIGHTED, *AVERAGED) for bad in (np.nan, np.inf)),
+        *((rule, 1e308) for rule in WEIGHTED),
+    ],
+    ids=repr,
+)
+def test_a_refused_round_leaves_the_memory_as_it_was(rule: fs.Rule, bad: float) -> None:
+    """Rules look at the weighted sum, after the new rows are staged and before they are made current."""
+    state = rule.init(fs.Federation(3, 2, probabilities=0.01), memory="ram:float64", model=np.zeros(2))
+    rule.step(state, fs.Round(0, [0, 1], np.ones((2, 2))))
+    before = everything(state)
+    with pytest.raises(fs.InvalidInput):
+        rule.step(state, fs.Round(1, [0, 1, 2], np.array([[1.0, 2.0], [bad, 1.0], [bad, 3.0]])))
+    assert everything(state) == before
+
+
+def test_the_beta_of_a_state_is_named() -> None:
+    state = fs.FedStale(beta="auto-per-client").init(fs.Federation(2, 2))
+    with pytest.raises(fs.InvalidInput, match="the state was made with a β for each client"):
+        fs.FedStale(beta=0.5).combine(state, fs.Round(0, [0], np.ones((1, 2)), probabilities=0.5))
+    state = fs.FedStale(beta=0.5).init(fs.Federation(2, 2))
+    with pytest.raises(fs.InvalidInput, match="the state was made with one β for all clients"):
+        fs.FedStale(beta="auto-per-client").combine(state, fs.Round(0, [0], np.ones((1, 2)), probabilities=0.5))
+
+
+@pytest.mark.parametrize("rule", [fs.FedStale, fs.UnbiasedFedVARP, fs.TemperedFedStale, rules.MIFA])
+def test_every_rule_checks_its_server_rate(rule: type[fs.Rule]) -> None:
+    with pytest.raises(fs.InvalidInput, match=r"^server_lr = -1\.0"):
+        rule(server_lr=-1.0)
 
 
 def test_steps_without_a_model() -> None:
