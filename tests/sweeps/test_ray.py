@@ -1,4 +1,4 @@
-"""The sweep on a real Ray cluster, in a network namespace with nothing but loopback."""
+"""Sweeps and the benchmark on a real Ray cluster, in a network namespace with nothing but loopback."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedstale.bench import read, rerun
+from fedstale.bench.verify import difference
 from fedstale.store import Store
 from fedstale.sweeps import from_file, results, sweep, write_csv
 
@@ -25,28 +27,50 @@ def permitted() -> bool:
     return subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not permitted(), reason="unshare -n is not permitted here: Ray would ask beyond loopback")
-def test_the_same_on_ray(tmp_path: Path) -> None:
-    file = tmp_path / "ray.toml"
-    file.write_text(GRID)
-    (tmp_path / "ray_bootstrap_config.yaml").write_text("cluster_name: local\nprovider: {type: local}\n")
+ray = pytest.mark.skipif(not permitted(), reason="unshare -n is not permitted here: Ray would ask beyond loopback")
+
+
+def on_ray(folder: Path, *command: str) -> str:
+    """Run a command of fedstale with a cluster of its own; return what it says."""
+    (folder / "ray_bootstrap_config.yaml").write_text("cluster_name: local\nprovider: {type: local}\n")
     environment = {
         **os.environ,
-        "HOME": str(tmp_path),
+        "HOME": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TMPDIR": "/tmp",  # sockets must have short names
         "FEDSTALE_DATA": os.environ.get("FEDSTALE_DATA", ""),
     }
     if not environment["FEDSTALE_DATA"]:
         del environment["FEDSTALE_DATA"]
-    command = [sys.executable, "-m", "fedstale", "sweep", str(file), "--ray", "local", "-q"]
-    out = ["--store", str(tmp_path / "ray"), "--out", str(tmp_path / "ray.csv")]
-    done = subprocess.run([*NAMESPACE, *command, *out], env=environment, capture_output=True, text=True, timeout=300)
+    whole = [*NAMESPACE, sys.executable, "-m", "fedstale", *command, "--ray", "local", "-q"]
+    done = subprocess.run(whole, env=environment, capture_output=True, text=True, timeout=900, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "8 runs: 0 already in the store, 8 run now" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+@ray
+def test_the_same_on_ray(tmp_path: Path) -> None:
+    file = tmp_path / "ray.toml"
+    file.write_text(GRID)
+    said = on_ray(tmp_path, "sweep", str(file), "--store", str(tmp_path / "ray"), "--out", str(tmp_path / "ray.csv"))
+    assert "8 runs: 0 already in the store, 8 run now" in said
     runs = from_file(file).runs()
     with Store.open(tmp_path / "here") as store:
         sweep(runs, store, name="ray")
         write_csv(tmp_path / "here.csv", results(store, runs))
     assert (tmp_path / "ray.csv").read_text() == (tmp_path / "here.csv").read_text()
+
+
+@pytest.mark.slow
+@ray
+def test_the_benchmark_on_ray(tmp_path: Path) -> None:
+    """What it writes is what `bench verify` finds here, bit for bit."""
+    asked = ("--quick", "--settings", "digits/bursts", "--rules", "tempered")
+    said = on_ray(tmp_path, "bench", "run", *asked, "--store", "ray", "--out", "ray.csv")
+    assert "1 setting in" in said
+    lines = {line.rule: line for line in read([tmp_path / "ray.csv"])}
+    assert {"tempered", "u-fedavg"} <= lines.keys()
+    for rule in ("tempered", "u-fedavg"):
+        assert difference(lines[rule]) is None
+        assert all(check.holds for check in rerun(lines[rule], 1))

@@ -72,7 +72,7 @@ PROBLEMS: dict[str, BenchProblem] = {
     "mnist-mlp": BenchProblem({"task": "mnist-mlp", **_SMALL}, (_HALF, 0.1, 0.1 * _HALF), needs="mnist"),
     "wisdm": _natural("wisdm-mlp", "wisdm", (1.0, _HALF, 0.1)),
     "heart-disease": _natural("heart-disease-logistic", "heart-disease", (_HALF, 0.1, 0.1 * _HALF)),
-    "shakespeare": _natural("shakespeare-gru", "shakespeare", (0.01, 0.01 * _HALF, 0.001)),
+    "shakespeare": _natural("shakespeare-gru", "shakespeare", (0.1, 0.1 * _HALF, 0.01)),
 }
 
 
