@@ -7,7 +7,8 @@ bfloat16 and float16, and on disk; N = 24 and N = 100,000; first touch of memory
 turns. Then all of it again in a process in which NumPy, OpenBLAS and numba are told to use AVX2 at most, as on a
 processor that has nothing newer (its caches and its memory cannot be imitated). Bars: with compiled loops at most 1.5
 times a memcpy of 3·|S|·d·4 bytes (2.5 with rows of two bytes), first touch at most twice the steady state, N = 100,000
-at most 1.1 times N = 24. Results: server-step.csv in docs/results/benchmarks, and docs/benchmarks.md.
+at most 1.1 times N = 24. Needs the extra `fast`; OMP_NUM_THREADS=1 gives compiled loops one thread. Results:
+server-step.csv in docs/results/benchmarks, and docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from benchmarks.peers import large, machine, page
 from benchmarks.peers.environments import ROOT
 from benchmarks.timing import interleaved, line
 from fedstale.memory import kernel
+from fedstale.memory.compiled import processors
 from fedstale.spreadsheet import write_table
 from fedstale.training import keep_freed_memory
 
@@ -102,8 +104,6 @@ class FirstTouches:
 
 def measure(repetitions: int, folder: str) -> list[dict[str, object]]:
     """Time all contenders in turns; one row each."""
-    if LOOPS["numba"]() is None:
-        raise SystemExit("numba is not installed: pip install 'fedstale[fast]'")
     keep_freed_memory()  # as `simulate` does
     source = np.ones(3 * TAKE * D, dtype=np.float32)
     target = np.zeros_like(source)
@@ -169,7 +169,8 @@ def main() -> None:
         print(f"{verdict.strip('*')}: {what}: {seen} (bar {bar})")
     cells = [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()] for row in rows]
     write_table(arguments.out / "server-step.csv", rows[0], cells)
-    machine.write_about(arguments.out / "server-step-about.csv", "python benchmarks/server_step.py")
+    threads = {"threads": str(processors())}
+    machine.write_about(arguments.out / "server-step-about.csv", "python benchmarks/server_step.py", **threads)
     if arguments.out.resolve() == ROOT / "docs/results/benchmarks":
         page.render(ROOT / "docs")
 

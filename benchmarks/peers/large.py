@@ -67,7 +67,8 @@ def server_pass(folder: Path, ran: Ran) -> list[str]:
     rows = machine.read(folder / "server-step.csv")
     if not rows:
         return []
-    lines = [COMBINE, ran(machine.read_about(folder / "server-step-about.csv")) + " " + SHARED, ""]
+    facts = machine.read_about(folder / "server-step-about.csv")
+    lines = [COMBINE, f"{ran(facts)} {SHARED} Compiled loops could use {facts.get('threads', '2')} thread(s).", ""]
     for processor in dict.fromkeys(row["processor"] for row in rows):
         lines += [] if processor == THIS else [f"{processor}:", ""]
         lines += [
