@@ -40,7 +40,7 @@ from fedstale.training import keep_freed_memory
 D, SEEN, TAKE = 421_642, 24, 12
 TOUCHES = 4
 """Rounds after which every row and every spare row was touched once."""
-SERVERS = 5
+SERVERS = 3
 """Servers whose first rounds are timed."""
 COPY, MEAN = "memcpy of 3·|S|·d·4 bytes", "plain weighted mean, no memory"
 MEMORIES = {
