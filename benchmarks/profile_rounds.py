@@ -190,8 +190,10 @@ def main() -> None:
     for row in rows:
         row["version"] = arguments.before_name if row["version"] == BEFORE else row["version"]
     results = arguments.docs / "results" / "benchmarks"
-    machine.write(results / "profile.csv", rows)
-    machine.write_about(results / "profile-about.csv", "python benchmarks/profile_rounds.py")
+    for name, own in page.PROFILES.items():
+        if measured := [row for row in rows if row["work"] in own]:
+            machine.write(results / f"{name}.csv", measured)
+            machine.write_about(results / f"{name}-about.csv", "python benchmarks/profile_rounds.py")
     page.render(arguments.docs)
 
 
