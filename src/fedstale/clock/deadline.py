@@ -21,7 +21,7 @@ from ..checks import Float, fail
 from ..federation import Ints
 
 _CANDIDATES = 200
-WORTHWHILE = 1.05
+_WORTHWHILE = 1.05
 """Times faster from which on a deadline is recommended; what is less may be chance."""
 FEW_ROUNDS = 10
 """Rounds below which an advice is a guess."""
@@ -60,7 +60,7 @@ class DeadlineAdvice:
     @property
     def worthwhile(self) -> bool:
         """Whether it is faster than to wait for the slowest reply."""
-        return self.times_faster >= WORTHWHILE
+        return self.times_faster >= _WORTHWHILE
 
 
 def advise_deadline(rounds: ArrayLike, clients: ArrayLike, seconds: ArrayLike) -> DeadlineAdvice:
