@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .checks import Float, client_count, client_ids, fail, number, positive_int, probabilities, vector
+from .difference import Difference
 
 Ints = NDArray[np.int64]
 _PIECE = 1 << 16
@@ -156,8 +157,9 @@ class Round:
 class CheckedRound:
     """A round whose every field was checked against the federation: what the rules compute with.
 
-    `updates` is one NumPy row per participant. What the caller may leave out is `given_…`; a rule asks for it without
-    that word and so refuses a round that does not have it.
+    `updates` is one NumPy row per participant, or a `Difference` that can be read like one where the rule `reads_once`.
+    What the caller may leave out is `given_…`; a rule asks for it without that word and so refuses a round that does
+    not have it.
     """
 
     index: int
@@ -265,7 +267,7 @@ def cast_like(array: Float, example: Any) -> Any:
 
     Where its numbers do not fit that dtype, it stays as it is: float16 updates weighted by 1/p easily do not.
     """
-    if isinstance(example, np.ndarray) and example.dtype.kind == "f":
+    if isinstance(example, (np.ndarray, Difference)) and example.dtype.kind == "f":
         with np.errstate(over="ignore"):
             cast = array.astype(example.dtype, copy=False)
         return cast if cast is array or all_finite(cast) else array
@@ -289,4 +291,4 @@ def _as_array(row: Any) -> NDArray[Any]:
         row = row.detach().cpu()
         row = row.float() if str(row.dtype) == "torch.bfloat16" else row
         return np.asarray(row.numpy())
-    return np.asarray(row)
+    return row if isinstance(row, Difference) else np.asarray(row)  # type: ignore[return-value]

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .difference import Difference
+
 _LARGEST: dict[np.dtype[Any], float] = {np.dtype(np.float32): 1e30, np.dtype(np.float64): 1e150}
 """Largest norm of an update: beyond it, weighted sums and their squares may overflow."""
 
 
-def fault(update: NDArray[Any], square: float | None = None) -> str | None:
+def fault(update: NDArray[Any] | Difference, square: float | None = None) -> str | None:
     """Say why an update of shape (d,) cannot be used; None if it can.
 
     One dot product, ‖Δ‖² where it is known, sees every NaN and infinity; only where it overflows is it worth a second
@@ -27,9 +29,11 @@ def fault(update: NDArray[Any], square: float | None = None) -> str | None:
     largest = _LARGEST.get(update.dtype, 1e30)
     with np.errstate(over="ignore", invalid="ignore"):
         if square is None:
-            square = float(update @ update) if update.dtype in _LARGEST else np.inf
+            row = np.asarray(update)
+            square = float(row @ row) if update.dtype in _LARGEST else np.inf
         if np.isfinite(square) and square <= largest**2:
             return None
+        update = np.asarray(update)
         if not np.isfinite(update).all():
             return "it holds NaN or infinity"
         norm = largest * float(np.linalg.norm(update.astype(np.float64) / largest))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import fedstale as fs
 from fedstale.checks import NonFinite
+from fedstale.difference import Difference
 from fedstale.memory import kernel
 from fedstale.memory.kernel import Mix, Sums
 from fedstale.memory.precision import PRECISIONS
@@ -32,19 +33,23 @@ def compiled() -> Any:
 
 
 def passed(
-    numbers: int, fresh: Rows, stale: Sequence[NDArray[Any] | None], kind: str, mix: Mix, in_place: Sequence[int] = ()
+    numbers: int, fresh: Rows, stale: Sequence[NDArray[Any] | None], kind: str, mix: Mix, *, in_place: bool = False
 ) -> tuple[Sums, Rows]:
-    """One pass, by the loops where there are at least so many numbers; rows `in_place` are their own targets."""
+    """One pass, by the loops where there are at least so many numbers; `in_place`, of differences over old rows."""
     precision, length = PRECISIONS[kind], len(fresh[0])
     chance = np.random.default_rng(0)
-    fresh = [row.copy() if i in in_place else row for i, row in enumerate(fresh)]
-    target = [row if i in in_place else np.empty(length, precision.dtype) for i, row in enumerate(fresh)]
+    given: list[Any] = list(fresh)
+    target = [np.empty(length, precision.dtype) for _ in fresh]
     total, masses = chance.standard_normal(length), chance.random(len(fresh))
+    out = np.empty(length)
+    if in_place:
+        target = [np.zeros(length, precision.dtype) if row is None else row.copy() for row in stale]
+        stale, out, start = target, total, np.zeros(length, fresh[0].dtype)
+        edges = np.array([0, length // 3, length])
+        given = [Difference(start, [-row[: edges[1]], -row[edges[1] :]], edges) for row in fresh]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "_WORTH_COMPILING", numbers)
-        sums = kernel.exchange(
-            fresh, stale, target, precision, mix, old_masses=masses, total=total, out=np.empty(length)
-        )
+        sums = kernel.exchange(given, stale, target, precision, mix, old_masses=masses, total=total, out=out)
     return sums, target
 
 
@@ -63,7 +68,7 @@ def stored(values: NDArray[Any], kind: str) -> NDArray[Any]:
 
 
 @st.composite
-def rounds(draw: st.DrawFn, fresh: str, kind: str) -> tuple[Rows, list[NDArray[Any] | None], Mix, list[int]]:
+def rounds(draw: st.DrawFn, fresh: str, kind: str) -> tuple[Rows, list[NDArray[Any] | None], Mix, bool]:
     count, length = draw(st.integers(1, 4)), draw(st.sampled_from([1, 7, 4095, 4096, 4097, 9000]))
     chance = np.random.default_rng(draw(st.integers(0, 2**31)))
     scales = 10.0 ** np.array(draw(st.lists(st.integers(-9, 5), min_size=2 * count, max_size=2 * count)))
@@ -77,8 +82,7 @@ def rounds(draw: st.DrawFn, fresh: str, kind: str) -> tuple[Rows, list[NDArray[A
     refresh = None if rates is None else np.array(rates)
     numbers = chance.random((3, count))
     mix = Mix(numbers[0], numbers[1], draw(st.sampled_from([0.0, 0.7])), numbers[2], draw(st.booleans()), refresh)
-    own = draw(st.booleans()) and fresh == kind
-    return rows, old, mix, [*range(0, count, 2)] if own else []
+    return rows, old, mix, draw(st.booleans())
 
 
 PAIRS = [(fresh, kind) for fresh in ("float32", "float64") for kind in PRECISIONS]
@@ -91,9 +95,11 @@ USUAL = [("float32", "float32"), ("float32", "float16"), ("float32", "bfloat16")
 def test_the_loops_equal_the_blocks(compiled: Any, fresh: str, kind: str) -> None:
     @settings(max_examples=40, deadline=None)
     @given(rounds(fresh, kind))
-    def holds(drawn: tuple[Rows, list[NDArray[Any] | None], Mix, list[int]]) -> None:
-        rows, old, mix, own = drawn
-        same(passed(ALWAYS, rows, old, kind, mix, own), passed(NEVER, rows, old, kind, mix, own))
+    def holds(drawn: tuple[Rows, list[NDArray[Any] | None], Mix, bool]) -> None:
+        rows, old, mix, over = drawn
+        loops, blocks = (passed(numbers, rows, old, kind, mix, in_place=over) for numbers in (ALWAYS, NEVER))
+        same(loops, blocks)
+        same(loops, passed(NEVER, rows, old, kind, mix))
 
     holds()
 

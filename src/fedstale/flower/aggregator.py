@@ -22,7 +22,7 @@ from ..memory import Memory
 from ..rules import Rule
 from ..state import State
 from .bounds import LengthBound
-from .client_updates import ClientUpdate, read_update, shorten
+from .client_updates import ClientUpdate, read_updates, shorten
 from .layout import BadArrays, Layout, read_arrays
 from .members import Members
 from .probabilities import Probabilities
@@ -138,10 +138,10 @@ class Aggregator:
         """Apply one round: Δ_i = w_t − w_i of those whose reply is valid, then the rule and the server step."""
         last = self.state.last_seen
         staleness = (index - last[last >= 0]).astype(np.float64)
-        rows, sent = self._row_buffers(len(replies)), self.layout.as_sent(self.model)
+        sent = self.layout.as_sent(self.model)
         part = self.layout.trained(reply.arrays for reply in replies)
         self._part = part if replies else self._part
-        found = self._admitted(self._read(replies, probabilities, rows, sent, part), setting.max_clients)
+        found = self._admitted(self._read(replies, probabilities, sent, part), setting.max_clients)
         updates = [item for item in found if isinstance(item, ClientUpdate)]
         cut = self.register([update.reply for update in updates], probabilities, setting)
         updates.sort(key=lambda update: self.members[update.reply.identity])  # the order of all sums
@@ -152,7 +152,7 @@ class Aggregator:
             self.state.estimator, clients, [reply.identity for reply in valid], setting.asked_share
         )
         refuse_local_work(rule, self.state, clients)
-        rule.advance(self.state, Round(index, clients, [update.row for update in updates], probabilities=p))
+        rule.advance(self.state, Round(index, clients, self._rows_for(rule, updates), probabilities=p))
         self._remember_buffers(updates)
         contributed = set(clients.tolist())
         probabilities.observe(self.state.estimator, clients, [i for i in setting.not_asked if i not in contributed])
@@ -168,9 +168,8 @@ class Aggregator:
 
         `joined` clients became known in this round before. A row that is newer stays.
         """
-        row = np.empty(self.layout.num_params, dtype=self.layout.dtype)
         part = self._part if self._part is not None else self.layout.trained([late.reply.arrays])
-        read = self._read([late.reply], probabilities, [row], late.sent, part)
+        read = self._read([late.reply], probabilities, late.sent, part)
         [found] = self._admitted(read, setting.max_clients)
         if isinstance(found, LeftOut):
             return replace(found, kind="late")
@@ -182,8 +181,8 @@ class Aggregator:
         client = self.members[late.reply.identity]
         who = np.array([client])
         p = probabilities.values(self.state.estimator, who, [late.reply.identity], setting.asked_share)
-        t = self.state.round
-        rule.remember_late(self.state, Round(t, who, [row], probabilities=p, ages=[t - late.round]))
+        t, rows = self.state.round, self._rows_for(rule, [found])
+        rule.remember_late(self.state, Round(t, who, rows, probabilities=p, ages=[t - late.round]))
         self._remember_buffers([found])
         self.state.last_seen[client] = late.round
         self.members.last_heard[client] = index
@@ -206,11 +205,10 @@ class Aggregator:
         self,
         replies: Sequence[ClientReply],
         probabilities: Probabilities,
-        rows: Sequence[NDArray[Any]],
         sent: NDArray[Any],
         part: AbstractSet[str],
     ) -> list[ClientUpdate | LeftOut]:
-        """Compute each reply's Δ_i = sent − w_i in a row of its own; what is wrong with a reply leaves it out."""
+        """Return each reply's Δ_i = sent − w_i; what is wrong with a reply leaves it out."""
 
         def known(reply: ClientReply) -> None:
             if not probabilities.knows(reply.identity):
@@ -218,8 +216,7 @@ class Aggregator:
             if self.by_sample and reply.size is None:
                 raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
 
-        pairs = zip(replies, rows[: len(replies)], strict=True)
-        return [read_update(reply, row, self.layout, sent, part, known) for reply, row in pairs]
+        return read_updates(replies, self.layout, sent, part, known)
 
     def _shorten(self, updates: Sequence[ClientUpdate], ratio: float | None) -> int:
         """Shorten what is much longer than usual; return how many replies had such."""
@@ -242,15 +239,15 @@ class Aggregator:
             result.append(item)
         return result
 
-    def _row_buffers(self, count: int) -> Sequence[NDArray[Any]]:
-        """Return rows to compute updates in: the memory's own spare ones where it keeps such rows."""
-        memory = next(iter(self.state.of_rule.memories().values()), None)
-        borrowed = memory.borrow_rows(count, self.layout.dtype) if isinstance(memory, Memory) else None
-        if borrowed is not None:
-            return borrowed
-        if len(self._rows) < count:
-            self._rows = np.empty((count, self.layout.num_params), dtype=self.layout.dtype)
-        return list(self._rows[:count])
+    def _rows_for(self, rule: Rule, updates: Sequence[ClientUpdate]) -> Sequence[Any]:
+        """Return the updates as a rule wants them: not computed yet, where its rows are written in the same pass."""
+        differences = [update.difference for update in updates]
+        memories = self.state.of_rule.memories().values()
+        if rule.reads_once and all(isinstance(memory, Memory) for memory in memories):
+            return differences
+        if len(self._rows) < len(updates):
+            self._rows = np.empty((len(updates), self.layout.num_params), dtype=self.layout.dtype)
+        return [difference.write(row) for difference, row in zip(differences, self._rows, strict=False)]
 
     def register(
         self,

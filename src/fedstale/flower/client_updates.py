@@ -2,54 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float
+from ..difference import Difference
+from ..memory.kernel import squares_of_differences
 from ..screening import fault
 from .bounds import LengthBound
 from .layout import BadArrays, Layout
 from .replies import ClientReply, LeftOut
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClientUpdate:
-    """A valid reply: its Δ_i with ‖Δ_i‖, and its buffers."""
+    """A reply that can be used: its Δ_i, ‖Δ_i‖ once that is known, and its buffers."""
 
     reply: ClientReply
-    row: NDArray[Any]
-    length: float
+    difference: Difference
     buffers: dict[str, NDArray[Any]]
+    length: float = np.nan
 
 
-def read_update(
+def read_updates(
+    replies: Sequence[ClientReply],
+    layout: Layout,
+    sent: NDArray[Any],
+    part: AbstractSet[str],
+    known: Callable[[ClientReply], None],
+) -> list[ClientUpdate | LeftOut]:
+    """Return Δ_i = sent − w_i of each reply; what is wrong with one, by itself or by `known`, leaves it out.
+
+    The models are looked at once here, for their lengths, and once more by the rule: nothing of their size is made.
+    """
+    found = [_read(reply, layout, sent, part, known) for reply in replies]
+    updates = [one for one in found if isinstance(one, ClientUpdate)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = squares_of_differences([update.difference for update in updates])
+    faults: dict[int, LeftOut] = {}
+    for update, square in zip(updates, squares, strict=True):
+        update.length = float(np.sqrt(square))
+        if (reason := fault(update.difference, float(square))) is not None:
+            faults[id(update)] = _left_out(update.reply, f"its update cannot be used: {reason}")
+    return [faults.get(id(one), one) for one in found]
+
+
+def _read(
     reply: ClientReply,
-    row: NDArray[Any],
     layout: Layout,
     sent: NDArray[Any],
     part: AbstractSet[str],
     known: Callable[[ClientReply], None],
 ) -> ClientUpdate | LeftOut:
-    """Compute Δ_i = sent − w_i in `row`; what is wrong with a reply, by itself or by `known`, leaves it out.
-
-    A model that was read is let go: with the row beside it, it would be in memory twice.
-    """
     arrays = reply.take_arrays()
     try:
         known(reply)
         layout.check(arrays, part)
-        with np.errstate(over="ignore", invalid="ignore"):
-            square = layout.difference(sent, arrays, row)
-        if (reason := fault(row, square)) is not None:
-            raise BadArrays(f"its update cannot be used: {reason}")
-        return ClientUpdate(reply, row, float(np.sqrt(square)), layout.buffers_of(arrays))
+        return ClientUpdate(reply, layout.difference(sent, arrays), layout.buffers_of(arrays))
     except BadArrays as error:
-        return LeftOut(reply.node, "bad", str(error), reply.identity)
+        return _left_out(reply, str(error))
+
+
+def _left_out(reply: ClientReply, reason: str) -> LeftOut:
+    return LeftOut(reply.node, "bad", reason, reply.identity)
 
 
 def shorten(
@@ -67,7 +87,7 @@ def shorten(
     buffer_factors = buffer_lengths.factors(far, ratio)
     for client, update in updates.items():
         if factors[client] < 1.0:
-            np.multiply(update.row, factors[client], out=update.row, casting="same_kind")
+            update.difference = replace(update.difference, scale=factors[client])
         if (factor := buffer_factors.get(client, 1.0)) < 1.0:
             for name, change in changes[client].items():
                 update.buffers[name] = (buffers[name] + factor * change).astype(buffers[name].dtype)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 from math import prod
 from typing import Any
@@ -21,6 +21,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from ..checks import InvalidInput, fail
+from ..difference import Difference
 
 AVERAGED_BUFFERS = ("*running_mean", "*running_var")
 """Names of floating-point arrays that are averaged instead of going through the rule."""
@@ -28,8 +29,6 @@ _KINDS = {"f": "f", "i": "iu", "u": "iu", "b": "b"}
 """What a reply may hold where the model has such numbers."""
 _LARGEST, _LARGEST_WHOLE = 1e30, 2.0**53
 """Largest numbers of a buffer: a mean of such is finite, and whole numbers are exact."""
-_PIECE = 1 << 15
-"""Numbers that are looked at together."""
 
 
 class BadArrays(InvalidInput):
@@ -142,21 +141,20 @@ class Layout:
         parts = [frozenset(record) for record in records if record and record.keys() <= names]
         return max(dict.fromkeys(parts), key=lambda part: (parts.count(part), len(part)), default=frozenset(names))
 
-    def difference(self, sent: NDArray[Any], record: Mapping[str, Array], out: NDArray[Any]) -> float:
-        """Write Δ = w_t − w_i into `out`, shape (d,), and return ‖Δ‖²; refuse arrays of another shape or kind."""
-        square = 0.0
-        for slot in self.parameters:
-            if slot.name not in record:
-                out[slot.start : slot.stop] = 0.0
-                continue
-            array = _fitting(slot, record[slot.name], "f")
-            start, stop = slot.start, slot.stop
-            for low in range(start, stop, _PIECE):  # what was just written is still in the cache
-                piece = slice(low, min(low + _PIECE, stop))
-                part = array[low - start : piece.stop - start]
-                delta = np.subtract(sent[piece], part, out=out[piece], casting="same_kind")
-                square += float(delta @ delta)
-        return square
+    def difference(self, sent: NDArray[Any], record: Mapping[str, Array]) -> Difference:
+        """Return Δ = w_t − w_i, shape (d,), of a reply, read where it lies; refuse arrays of another shape or kind."""
+        return Difference(sent, [self._piece(slot, sent, record) for slot in self.parameters], self._edges)
+
+    @cached_property
+    def _edges(self) -> NDArray[np.int64]:
+        return np.array([slot.start for slot in self.parameters] + [self.num_params], dtype=np.int64)
+
+    def _piece(self, slot: _Slot, sent: NDArray[Any], record: Mapping[str, Array]) -> NDArray[Any]:
+        """Return what a reply has for a slot, in the vector's dtype; what it does not hold has not moved."""
+        if slot.name not in record:
+            return sent[slot.start : slot.stop]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.require(_fitting(slot, record[slot.name], "f"), self.dtype, ["C", "A"])
 
     def buffers_of(self, record: Mapping[str, Array]) -> dict[str, NDArray[Any]]:
         """Return a reply's buffers; refuse those of another shape, or not finite."""

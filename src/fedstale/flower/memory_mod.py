@@ -83,9 +83,7 @@ def _update(sent: Mapping[str, Array], trained: Mapping[str, Array]) -> NDArray[
     if layout.buffers:
         raise fail("model", layout.buffers[0].name, 'only floating-point arrays can be trained with memory="clients"')
     vector, _ = layout.split(model)
-    update = np.empty_like(vector)
-    layout.difference(vector, trained, update)
-    return update
+    return np.asarray(layout.difference(vector, trained))
 
 
 def _size(content: RecordDict, key: str) -> float:

@@ -1,10 +1,11 @@
 """The pass of `kernel` as compiled loops (numba, the extra `fast`): each row is read once, at the speed of memory.
 
 The loops go through all rows of a few thousand columns at a time, whose sums stay in the processor's cache. Columns are
-shared out to threads in blocks that depend on nothing but d, and what is summed over blocks is summed in their order:
-the same numbers give the same bits, however many threads there are. A column's sums are plain multiplications and
-additions, row after row, so that `weighted_sum` and `exchange` agree bit for bit; only ⟨Δ_i, h_i⟩ and ‖h_i‖² let the
-compiler choose the order within a block. Numba keeps the machine code beside this file, or in the user's cache.
+shared out to threads in blocks that depend on nothing but d and the pieces of a model, and what is summed over blocks
+is summed in their order: the same numbers give the same bits, however many threads there are. A column's sums are plain
+multiplications and additions, row after row, so that `weighted_sum` and `exchange` agree bit for bit; only ⟨Δ_i, h_i⟩
+and squares let the compiler choose the order within a block. Numba keeps the machine code beside this file, or in the
+user's cache.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from ..checks import Float
+from ..difference import Difference
 
 if TYPE_CHECKING:
     from .kernel import Exchange, Sums
@@ -37,55 +39,100 @@ _LIKE: dict[str, NDArray[Any]] = {
 _FRESH = {np.dtype(np.float32): _LIKE["float32"], np.dtype(np.float64): _LIKE["float64"]}
 
 
-def takes(rows: Sequence[NDArray[Any]]) -> bool:
-    """Whether the loops read such rows: all of one native float type, without gaps."""
-    kind = rows[0].dtype if rows else None
-    return kind in _FRESH and all(row.dtype == kind and row.flags.c_contiguous and row.flags.aligned for row in rows)
+def takes(rows: Sequence[NDArray[Any] | Difference]) -> bool:
+    """Whether the loops read such rows: all of one native float type, without gaps; no differences, or all from one."""
+    if not rows or rows[0].dtype not in _FRESH or any(_start([row]) is not _start(rows) for row in rows):
+        return False
+    parts = [part for row in rows for part in ([row] if isinstance(row, np.ndarray) else [row.start, *row.pieces])]
+    return all(part.dtype == rows[0].dtype and part.flags.c_contiguous and part.flags.aligned for part in parts)
 
 
 def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> Float:
     """Σ weights_i rows_i, as `kernel.weighted_sum`."""
     result = np.zeros(length)
-    _shared(_add_rows, len(rows), length, _FRESH[rows[0].dtype], _addresses(rows), weights, result)
+    blocks = -(-length // _COLUMNS)
+    _shared(_add_rows, blocks, len(rows) * length, _FRESH[rows[0].dtype], _addresses(rows), weights, result)
     return result
 
 
-def exchange(work: Exchange, sums: Sums) -> None:
-    """Do what `kernel.exchange` does, into `sums`."""
+def squares(rows: Sequence[Difference]) -> Float:
+    """‖rows_i‖² of differences from one vector, shape (|S|,)."""
+    start = rows[0].start
+    edges = _edges(rows, slice(0, len(start)))
+    sums = np.zeros((len(edges) - 1, len(rows)))
+    like, scales = _FRESH[start.dtype], np.array([row.scale for row in rows], dtype=start.dtype)
+    _shared(_square_rows, len(sums), sums.size, like, edges, _places(rows, edges), scales, start, sums)
+    total: Float = sums.sum(axis=0)
+    return total
+
+
+def exchange(columns: slice, work: Exchange, sums: Sums) -> None:
+    """Do what `kernel.exchange` does for some columns, into `sums`."""
     fresh, precision, mix = work.fresh, work.precision, work.mix
-    count, length = len(fresh), len(work.total)
-    zeros = np.zeros(_COLUMNS, dtype=_LIKE[precision.name].dtype)
-    products = np.zeros((2, -(-length // _COLUMNS), count))
+    count, start = len(fresh), _start(fresh)
+    edges = _edges(fresh, columns)
+    products = np.zeros((2, len(edges) - 1, count)) if mix.statistics else None
+    old = np.array([0 if row is None else row.ctypes.data for row in work.stale], dtype=np.int64)
+    new = _addresses(work.target)
     _shared(
         _mix_rows,
-        count,
-        length,
-        _FRESH[fresh[0].dtype],
+        len(edges) - 1,
+        count * (columns.stop - columns.start),
         _LIKE[precision.name],
-        _addresses(fresh),
-        np.array([0 if row is None else row.ctypes.data for row in work.stale], dtype=np.int64),
-        _addresses(work.target),
-        zeros,
+        edges,
+        _FRESH[fresh[0].dtype],
+        _places(fresh, edges),
+        start,
+        np.array([getattr(row, "scale", 1.0) for row in fresh], dtype=fresh[0].dtype),
+        old,
+        None if (old == new).all() else new,
+        np.zeros(_COLUMNS, dtype=_LIKE[precision.name].dtype),
         np.stack([mix.fresh, mix.masses, mix.stale, work.old_masses]),
-        np.full(count, np.nan) if mix.refresh is None else mix.refresh,
+        mix.refresh,
         mix.total,
         work.total,
         sums.mix,
-        sums.total,
+        None if sums.total is work.total else sums.total,
         products,
     )
-    if mix.statistics:
-        sums.inner[:], sums.stale_sq[:] = products.sum(axis=1)
+    if products is not None:
+        inner, squared = products.sum(axis=1)
+        sums.inner += inner
+        sums.stale_sq += squared
+
+
+def _start(rows: Sequence[NDArray[Any] | Difference]) -> NDArray[Any] | None:
+    """What rows are differences from, None for rows that are there."""
+    return None if not rows or isinstance(rows[0], np.ndarray) else rows[0].start
+
+
+def _edges(rows: Sequence[NDArray[Any] | Difference], columns: slice) -> NDArray[np.int64]:
+    """Where blocks of some columns begin, and where the last ends: none is longer than _COLUMNS or parts a piece."""
+    parted = {id(row.edges): row.edges for row in rows if not isinstance(row, np.ndarray)}
+    even = np.arange(columns.start, columns.stop, _COLUMNS)
+    every = np.unique(np.concatenate([even, *parted.values(), [columns.stop]]))
+    within: NDArray[np.int64] = every[(every >= columns.start) & (every <= columns.stop)].astype(np.int64)
+    return within
+
+
+def _places(rows: Sequence[NDArray[Any] | Difference], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The addresses of every row at the beginning of every block, shape (rows, blocks)."""
+    low, found = edges[:-1], np.empty((len(rows), len(edges) - 1), dtype=np.int64)
+    for place, row in zip(found, rows, strict=True):
+        pieces = [row] if isinstance(row, np.ndarray) else row.pieces
+        first = np.zeros(1, dtype=np.int64) if isinstance(row, np.ndarray) else row.edges[:-1]
+        piece = np.searchsorted(first, low, side="right") - 1
+        place[:] = _addresses(pieces)[piece] + (low - first[piece]) * row.dtype.itemsize
+    return found
 
 
 def _addresses(rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     return np.array([row.ctypes.data for row in rows], dtype=np.int64)
 
 
-def _shared(loop: Callable[..., None], count: int, length: int, *arguments: Any) -> None:
+def _shared(loop: Callable[..., None], blocks: int, numbers: int, *arguments: Any) -> None:
     """Run a loop over all blocks of columns, in as many threads as there is work and processors for."""
-    blocks = -(-length // _COLUMNS)
-    threads = max(1, min(processors(), blocks, count * length // _SHARE))
+    threads = max(1, min(processors(), blocks, numbers // _SHARE))
     if threads == 1:
         loop(0, blocks, *arguments)
         return
@@ -222,12 +269,30 @@ def _add_rows(first: Any, last: Any, like: Any, rows: Any, weights: Any, result:
 
 
 @_compiled
+def _square_rows(first: Any, last: Any, like: Any, edges: Any, rows: Any, scales: Any, start: Any, sums: Any) -> None:
+    for block in range(first, last):
+        low = edges[block]
+        n = edges[block + 1] - low
+        base = start[low : low + n]
+        for i in range(len(rows)):
+            row = carray(_pointer(rows[i, block], like), (n,))
+            scale, square = scales[i], scales[i] * 0
+            for j in range(n):
+                x = scale * (base[j] - row[j])
+                square = _and(square, x * x)
+            sums[block, i] = square
+
+
+@_compiled
 def _mix_rows(
     first: Any,
     last: Any,
-    fresh_like: Any,
     stored_like: Any,
+    edges: Any,
+    fresh_like: Any,
     fresh: Any,
+    start: Any,
+    scales: Any,
     stale: Any,
     target: Any,
     zeros: Any,
@@ -239,55 +304,73 @@ def _mix_rows(
     out: Any,
     products: Any,
 ) -> None:
+    """Where something is None, code without it is compiled: `target` and `out` then are `stale` and `total`."""
+    count, spare = len(fresh), np.zeros_like(zeros)
     for block in range(first, last):
-        low = block * _COLUMNS
-        old, mixed, moved = total[low : low + _COLUMNS], mix[low : low + _COLUMNS], out[low : low + _COLUMNS]
-        n = len(old)
-        for j in range(n):
-            mixed[j] = factor * old[j]
-            moved[j] = old[j]
-        for i in range(len(fresh)):
-            u = carray(_pointer(fresh[i] + low * fresh_like.itemsize, fresh_like), (n,))
+        low = edges[block]
+        n = edges[block + 1] - low
+        mixed = mix[low : low + n]
+        if start is not None:
+            base = start[low : low + n]
+        if out is None:
+            moved = total[low : low + n]
+            for j in range(n):
+                mixed[j] = factor * moved[j]
+        else:
+            old = total[low : low + n]
+            moved = out[low : low + n]
+            for j in range(n):
+                mixed[j] = factor * old[j]
+                moved[j] = old[j]
+        for i in range(0, count, 2):  # two rows at a time: the sums are read and written half as often
+            u = carray(_pointer(fresh[i, block], fresh_like), (n,))
             h = zeros[:n]
             if stale[i] != 0:
                 h = carray(_pointer(stale[i] + low * stored_like.itemsize, stored_like), (n,))
-            slot = carray(_pointer(target[i] + low * stored_like.itemsize, stored_like), (n,))
+            if target is not None:
+                slot = carray(_pointer(target[i] + low * stored_like.itemsize, stored_like), (n,))
             u_weight, u_mass, h_weight, h_mass = weights[0, i], weights[1, i], weights[2, i], weights[3, i]
-            rate = refresh[i]
-            inner, square = 0.0, 0.0
-            if rate == rate and rate != 1.0 and fresh[i] == target[i]:
-                for j in range(n):  # by one name: the compiler takes two names of one row for a dependence
-                    x, y = _load(slot[j]), _load(h[j])
-                    kept = _round(y + rate * (x - y), stored_like)
-                    slot[j] = kept
-                    mixed[j] = (mixed[j] + u_weight * x) - h_weight * y
-                    moved[j] = (moved[j] + u_mass * _load(kept)) - h_mass * y
-                    inner = _and(inner, x * y)
-                    square = _and(square, y * y)
-            elif rate == rate and rate != 1.0:
-                for j in range(n):
-                    x, y = np.float64(u[j]), _load(h[j])
-                    kept = _round(y + rate * (x - y), stored_like)
-                    slot[j] = kept
-                    mixed[j] = (mixed[j] + u_weight * x) - h_weight * y
-                    moved[j] = (moved[j] + u_mass * _load(kept)) - h_mass * y
-                    inner = _and(inner, x * y)
-                    square = _and(square, y * y)
-            elif fresh[i] == target[i]:
-                for j in range(n):
-                    x, y = np.float64(u[j]), _load(h[j])
-                    mixed[j] = (mixed[j] + u_weight * x) - h_weight * y
-                    moved[j] = (moved[j] + u_mass * x) - h_mass * y
-                    inner = _and(inner, x * y)
-                    square = _and(square, y * y)
-            else:
-                for j in range(n):
-                    x, y = np.float64(u[j]), _load(h[j])
-                    kept = _round(u[j], stored_like)
-                    slot[j] = kept
-                    mixed[j] = (mixed[j] + u_weight * x) - h_weight * y
-                    moved[j] = (moved[j] + u_mass * _load(kept)) - h_mass * y
-                    inner = _and(inner, x * y)
-                    square = _and(square, y * y)
-            products[0, block, i] = inner
-            products[1, block, i] = square
+            scale, inner, square = scales[i], 0.0, 0.0
+            # A row without a second one is beside itself, and counts nothing.
+            v, g, slot_v = u, zeros[:n], spare[:n]
+            v_weight, v_mass, g_weight, g_mass = 0.0, 0.0, 0.0, 0.0
+            scale_v, inner_v, square_v = scale, 0.0, 0.0
+            k = i + 1
+            if k < count:
+                v = carray(_pointer(fresh[k, block], fresh_like), (n,))
+                if stale[k] != 0:
+                    g = carray(_pointer(stale[k] + low * stored_like.itemsize, stored_like), (n,))
+                if target is not None:
+                    slot_v = carray(_pointer(target[k] + low * stored_like.itemsize, stored_like), (n,))
+                v_weight, v_mass, g_weight, g_mass = weights[0, k], weights[1, k], weights[2, k], weights[3, k]
+                scale_v = scales[k]
+            elif target is None:
+                g = slot_v
+            if refresh is not None:
+                rate = refresh[i]
+                rate_v = refresh[min(k, count - 1)]
+            for j in range(n):
+                if start is None:
+                    sent, sent_v = u[j], v[j]
+                else:
+                    sent, sent_v = scale * (base[j] - u[j]), scale_v * (base[j] - v[j])
+                x, y = np.float64(sent), _load(h[j])
+                z, q = np.float64(sent_v), _load(g[j])
+                if refresh is None:
+                    kept, kept_v = _round(sent, stored_like), _round(sent_v, stored_like)
+                else:
+                    kept = _round(x if rate == 1.0 else y + rate * (x - y), stored_like)
+                    kept_v = _round(z if rate_v == 1.0 else q + rate_v * (z - q), stored_like)
+                if target is None:
+                    h[j], g[j] = kept, kept_v
+                else:
+                    slot[j], slot_v[j] = kept, kept_v
+                mixed[j] = (((mixed[j] + u_weight * x) - h_weight * y) + v_weight * z) - g_weight * q
+                moved[j] = (((moved[j] + u_mass * _load(kept)) - h_mass * y) + v_mass * _load(kept_v)) - g_mass * q
+                if products is not None:
+                    inner, square = _and(inner, x * y), _and(square, y * y)
+                    inner_v, square_v = _and(inner_v, z * q), _and(square_v, q * q)
+            if products is not None:
+                products[0, block, i], products[1, block, i] = inner, square
+                if k < count:
+                    products[0, block, k], products[1, block, k] = inner_v, square_v

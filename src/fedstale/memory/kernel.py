@@ -22,11 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float
+from ..difference import Difference
 from .precision import Precision
 
 COLUMNS = 8192
 _ROWS = 8
 _EXACT_COLUMNS = 1 << 16
+_PIECE = 1 << 15
+"""Numbers of an update that are squared together."""
 _STRETCH = 1 << 22
 """Columns after which rows may leave the memory of the process."""
 _WORTH_COMPILING = 1 << 20
@@ -42,7 +45,7 @@ def _compiled() -> ModuleType | None:
     return compiled
 
 
-def _loops(rows: Sequence[NDArray[Any]]) -> Any:
+def _loops(rows: Sequence[NDArray[Any] | Difference]) -> Any:
     """Return the compiled loops where they are there and read these rows."""
     loops = _compiled()
     return loops if loops is not None and loops.takes(rows) else None
@@ -54,12 +57,12 @@ def _block_shape(length: int) -> tuple[int, int]:
     return _ROWS * COLUMNS // columns, columns
 
 
-def blocks(count: int, length: int) -> Iterator[tuple[slice, slice]]:
-    """Cut a (count, length) matrix into (rows, columns) blocks, all rows of a column range in sequence."""
-    rows, columns = _block_shape(length)
-    for low in range(0, length, columns):
+def blocks(count: int, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
+    """Cut some columns of `count` rows into (rows, columns) blocks, all rows of a column range in sequence."""
+    rows, columns = _block_shape(stop - start)
+    for low in range(start, stop, columns):
         for first in range(0, count, rows):
-            yield slice(first, min(first + rows, count)), slice(low, min(low + columns, length))
+            yield slice(first, min(first + rows, count)), slice(low, min(low + columns, stop))
 
 
 def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> Float:
@@ -70,7 +73,7 @@ def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> F
     result = np.zeros(length)
     buffer = np.empty(_block_shape(length))
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN is found in the result, not told of here
-        for some, columns in blocks(len(rows), length):
+        for some, columns in blocks(len(rows), 0, length):
             x = buffer[: some.stop - some.start, : columns.stop - columns.start]
             for k, i in enumerate(range(some.start, some.stop)):
                 x[k] = rows[i][columns]
@@ -81,6 +84,19 @@ def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> F
 def squares(rows: Sequence[NDArray[Any]]) -> Float:
     """‖rows_i‖² in float64, shape (|S|,)."""
     return np.array([np.einsum("i,i->", row, row, dtype=np.float64) for row in rows])
+
+
+def squares_of_differences(rows: Sequence[Difference]) -> Float:
+    """‖rows_i‖² of updates that nobody has computed yet, shape (|S|,): summed in their own dtype in short stretches."""
+    if sum(map(len, rows)) >= _WORTH_COMPILING and (loops := _loops(rows)) is not None:
+        found: Float = loops.squares(rows)
+        return found
+    found = np.zeros(len(rows))
+    for i, row in enumerate(rows):
+        for low in range(0, len(row), _PIECE):
+            part = row[low : low + _PIECE]
+            found[i] += float(part @ part)
+    return found
 
 
 @dataclass(frozen=True)
@@ -105,18 +121,13 @@ class Mix:
 class Exchange:
     """What one pass is over: rows as for `exchange`, and the running total."""
 
-    fresh: Sequence[NDArray[Any]]
+    fresh: Sequence[NDArray[Any] | Difference]
     stale: Sequence[NDArray[Any] | None]
     target: Sequence[NDArray[Any]]
     precision: Precision
     mix: Mix
     old_masses: Float
     total: Float
-
-    def part(self, columns: slice) -> Exchange:
-        """Return the same of some columns; nothing is copied."""
-        fresh, stale, target = (_cut(each, columns) for each in (self.fresh, self.stale, self.target))
-        return Exchange(fresh, stale, target, self.precision, self.mix, self.old_masses, self.total[columns])
 
 
 @dataclass
@@ -145,7 +156,7 @@ def refreshed(u: Float, h: Float, rate: Float) -> Float:
 
 
 def exchange(
-    fresh: Sequence[NDArray[Any]],
+    fresh: Sequence[NDArray[Any] | Difference],
     stale: Sequence[NDArray[Any] | None],
     target: Sequence[NDArray[Any]],
     precision: Precision,
@@ -154,52 +165,48 @@ def exchange(
     old_masses: Float,
     total: Float,
     out: Float,
+    mixed: Float | None = None,
     leave: Callable[[slice], None] | None = None,
 ) -> Sums:
     """Mix fresh and stale rows, write the new ones to `target`, and the moved running total to `out`.
 
-    `stale[i]` is None for a client never seen before (h_i = 0). `target` never overlaps `stale`, and `total`
-    is not touched: until the caller makes the result current, nothing has happened. A fresh row that was
-    computed in its target (`Memory.borrow_rows`) is not copied, but written over where another is kept (`mix.refresh`).
-    `leave` is told of columns of the rows that are done with.
+    `stale[i]` is None for a client never seen before (h_i = 0). Where `target` does not overlap `stale`, and `out` is
+    not `total`, nothing has happened until the caller makes the result current; `target` may also be `stale`, row by
+    row, and `out` may be `total`. The mix goes to `mixed`, if there is such. `leave` is told of columns of the rows
+    that are done with.
     """
     count, length = len(fresh), len(total)
-    sums = Sums(np.empty(length), out, np.zeros(count), np.zeros(count))
+    sums = Sums(np.empty(length) if mixed is None else mixed, out, np.zeros(count), np.zeros(count))
     loops = _loops(fresh) if count * length >= _WORTH_COMPILING else None
-    whole = Exchange(fresh, stale, target, precision, mix, old_masses, total)
+    mix_some = _exchange if loops is None else loops.exchange
+    work = Exchange(fresh, stale, target, precision, mix, old_masses, total)
     for low in range(0, length, _STRETCH):
-        some = slice(low, min(low + _STRETCH, length))
-        part = Sums(sums.mix[some], out[some], np.zeros(count), np.zeros(count))
-        work = whole if length <= _STRETCH else whole.part(some)
-        (_exchange if loops is None else loops.exchange)(work, part)
-        sums.inner += part.inner
-        sums.stale_sq += part.stale_sq
+        columns = slice(low, min(low + _STRETCH, length))
+        mix_some(columns, work, sums)
         if leave is not None:
-            leave(some)
+            leave(columns)
     return sums
 
 
-def _exchange(work: Exchange, sums: Sums) -> None:
-    """Do it with NumPy, into `sums`."""
+def _exchange(part: slice, work: Exchange, sums: Sums) -> None:
+    """Do it with NumPy for some columns, into `sums`."""
     fresh, stale, target, precision = work.fresh, work.stale, work.target, work.precision
     mix, old_masses, total, out = work.mix, work.old_masses, work.total, sums.total
-    count, length = len(fresh), len(total)
-    np.multiply(total, mix.total, out=sums.mix)
-    np.copyto(out, total)
+    count = len(fresh)
+    np.multiply(total[part], mix.total, out=sums.mix[part])
+    np.copyto(out[part], total[part])
     exact = mix.refresh is None and all(row.dtype in precision.exact for row in fresh)
-    # Rows of a memory never overlap in part: one that shares memory with its target was computed there. (Copying a
-    # short row onto itself costs less than asking.)
-    there = [length > COLUMNS and np.may_share_memory(row, slot) for row, slot in zip(fresh, target, strict=True)]
     plain = precision.load is np.copyto
-    shape = _block_shape(length)
+    there = all(isinstance(row, np.ndarray) for row in fresh)
+    shape = _block_shape(part.stop - part.start)
     u_block, h_block = np.empty((2, min(shape[0], count) * shape[1]))
     raw_block, zeros = np.empty(u_block.shape, dtype=precision.dtype), np.zeros(shape[1], dtype=precision.dtype)
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN is found in the sums, not told of here
-        for some, columns in blocks(count, length):
+        for some, columns in blocks(count, part.start, part.stop):
             size = some.stop - some.start, columns.stop - columns.start
             u, h, raw = (block[: size[0] * size[1]].reshape(size) for block in (u_block, h_block, raw_block))
             rows: Any = (fresh[some], stale[some], target[some])
-            sent, before, slots = rows if size[1] == length else [_cut(each, columns) for each in rows]
+            sent, before, slots = rows if there and size[1] == len(total) else [_cut(each, columns) for each in rows]
             np.concatenate(sent, out=u.reshape(-1))
             before = [zeros[: size[1]] if row is None else row for row in before]
             np.concatenate(before, out=(h if plain else raw).reshape(-1))
@@ -210,9 +217,8 @@ def _exchange(work: Exchange, sums: Sums) -> None:
                 sums.inner[some] += _dots(u, h)
                 sums.stale_sq[some] += _dots(h, h)
             if exact:
-                for row, slot, done in zip(sent, slots, there[some], strict=True):
-                    if not done:
-                        np.copyto(slot, row)
+                for row, slot in zip(sent, slots, strict=True):
+                    np.copyto(slot, row)
             else:  # the total is over what was stored, not over what was sent
                 precision.store(u if mix.refresh is None else refreshed(u, h, mix.refresh[some]), raw)
                 for slot, row in zip(slots, raw, strict=True):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import Float, InvalidInput, client_ids
+from ..difference import Difference
 from ..durable import FileTrouble, checksum
 from ..federation import Ints
 from . import kernel
@@ -62,7 +63,8 @@ class Memory(StaleMemory):
             self._rows = FileRows(file, num_params, precision, run, mode)
         self._free: list[int] = []
         self._end = 0
-        self._borrowed: dict[int, int] = {}  # spare slots that somebody may be writing to, by address
+        self._mixed: Float | None = None  # the mix of a round, kept: new memory costs more than the sums
+        self._torn = False  # whether rows are being replaced where they are
         self._version = 0
         self._unsaved: set[int] = set()  # clients whose row changed since the last checkpoint
         self._kept: set[int] = set()  # slots of the last checkpoint: not to be overwritten before the next
@@ -79,7 +81,7 @@ class Memory(StaleMemory):
     def rows(self, clients: ArrayLike) -> Float:
         """Return copies of the clients' rows as float64, shape (n, d); zeros for a client never seen."""
         ids = client_ids("clients", clients, self.num_clients)
-        self._rows.check()
+        self._check()
         result = np.zeros((len(ids), self.num_params))
         for k, client in enumerate(ids):
             if self.slots[client] >= 0:
@@ -88,70 +90,71 @@ class Memory(StaleMemory):
 
     def entries(self, clients: Ints, columns: Ints) -> Float:
         """Return some entries of the clients' rows, without reading the others."""
-        self._rows.check()
+        self._check()
         result = np.zeros((len(clients), len(columns)))
         for k, slot in enumerate(self.slots[clients]):
             if slot >= 0:
                 self.precision.load(result[k], self._rows.row(int(slot)).take(columns))
         return result
 
-    def prepare_exchange(self, clients: Ints, fresh: Sequence[NDArray[Any]], mix: kernel.Mix) -> PreparedExchange:
-        """Mix the round's rows in one pass and write the new ones to spare slots."""
-        self._rows.check()
+    def prepare_exchange(
+        self, clients: Ints, fresh: Sequence[NDArray[Any] | Difference], mix: kernel.Mix
+    ) -> PreparedExchange:
+        """Mix the round's rows in one pass and write the new ones to spare slots.
+
+        Updates that are all differences have been seen to be finite, and nothing stands against making them current:
+        the running sum is moved where it is, and so are rows in RAM. The mix is valid until the next exchange then.
+        """
+        self._check()
+        seen = len(fresh) > 0 and all(isinstance(row, Difference) for row in fresh)
         slots: list[int] = self.slots[clients].tolist()
-        target = self._targets(fresh)
+        in_place = seen and self.file is None
+        target = self._own_slots(slots) if in_place else self._spare(len(fresh))
         touched = [slot for slot in (*slots, *target) if slot >= 0]
-        known = iter(self._rows.rows([slot for slot in slots if slot >= 0]))
+        rows, known = self._rows.rows(target), iter(self._rows.rows([slot for slot in slots if slot >= 0]))
+        if seen and self._mixed is None:
+            self._mixed = np.empty(self.num_params)
+        self._torn = seen
         sums = kernel.exchange(
             fresh,
-            [None if slot < 0 else next(known) for slot in slots],
-            self._rows.rows(target),
+            rows if in_place else [None if slot < 0 else next(known) for slot in slots],
+            rows,
             self.precision,
             mix,
             old_masses=self.masses[clients],
             total=self.total,
-            out=np.empty(self.num_params),  # for the round only: it is as large as two rows
+            out=self.total if seen else np.empty(self.num_params),  # for the round only: it is as large as two rows
+            mixed=self._mixed if seen else None,
             leave=lambda columns: self._rows.leave(touched, columns),
         )
         return _RowExchange(sums, self, self._version, clients, target, mix.masses)
 
-    def borrow_rows(self, count: int, dtype: np.dtype[Any]) -> list[NDArray[Any]] | None:
-        """Return room for `count` updates that the next `prepare_exchange` keeps where they are, without a copy.
-
-        Any of them may be left unused. They are valid until the next `prepare_exchange` or `borrow_rows`, which may
-        write over them, and must not be kept (a view keeps a file mapped). None if rows are stored in another dtype.
-        """
-        self._borrowed = {}
-        if dtype not in self.precision.exact or self.precision.dtype != dtype:
-            return None
+    def _check(self) -> None:
+        """Refuse to go on with rows that are no longer there, or of which some were replaced and others not."""
         self._rows.check()
-        slots = self._spare(count)
-        rows = [self._rows.row(slot) for slot in slots]
-        self._borrowed = {row.ctypes.data: slot for row, slot in zip(rows, slots, strict=True)}
-        return rows
+        if self._torn:
+            raise InvalidInput("the memory was left in the middle of a round: resume from the last checkpoint")
 
     def _spare(self, count: int) -> list[int]:
         reused = self._free[max(0, len(self._free) - count) :]
         return reused + list(range(self._end, self._end + count - len(reused)))
 
-    def _targets(self, fresh: Sequence[NDArray[Any]]) -> list[int]:
-        """Slots for new rows: the one that a row was computed in, or a spare one that nobody has borrowed."""
-        if not self._borrowed:
-            return self._spare(len(fresh))
-        borrowed = set(self._borrowed.values())
-        others = (slot for slot in self._spare(len(fresh) + len(borrowed)) if slot not in borrowed)
-        slots = (self._borrowed.get(row.ctypes.data) for row in fresh)
-        return [next(others) if slot is None else slot for slot in slots]
+    def _own_slots(self, slots: Sequence[int]) -> list[int]:
+        """The slots that rows are replaced in: their own, or a spare one, of zeros, for a client never seen."""
+        new = iter(self._spare(sum(slot < 0 for slot in slots)))
+        own = [next(new) if slot < 0 else slot for slot in slots]
+        for slot, before in zip(own, slots, strict=True):
+            if before < 0:
+                self._rows.row(slot)[:] = 0
+        return own
 
     def _move(self, clients: Ints, target: list[int], masses: Float) -> None:
         """Give the clients the slots that `_spare` named, and take back those they had."""
-        if self._borrowed:
-            self._take(target)
-        else:
-            reused = sum(slot < self._end for slot in target)
-            del self._free[len(self._free) - reused :]
-            self._end += len(target) - reused
-        for old in self.slots[clients].tolist():
+        moved = [(old, slot) for old, slot in zip(self.slots[clients].tolist(), target, strict=True) if old != slot]
+        reused = sum(slot < self._end for _, slot in moved)
+        del self._free[len(self._free) - reused :]
+        self._end += len(moved) - reused
+        for old, _ in moved:
             if old in self._kept:
                 self._superseded.append(old)
             elif old >= 0:
@@ -161,15 +164,6 @@ class Memory(StaleMemory):
         self.masses[clients] = masses
         self._version += 1
 
-    def _take(self, target: list[int]) -> None:
-        """Take any slots out of the spare ones."""
-        taken = set(target)
-        end = max(self._end, max(taken, default=-1) + 1)
-        spare = [*self._free, *range(self._end, end)]
-        self._free = [slot for slot in spare if slot not in taken]
-        self._end = end
-        self._borrowed = {address: slot for address, slot in self._borrowed.items() if slot not in taken}
-
     def exact_total(self) -> Float:
         """Σ a_i h_i recomputed from the rows, exact to one rounding; O(N·d)."""
         result = np.empty(self.num_params)
@@ -178,7 +172,7 @@ class Memory(StaleMemory):
         return result
 
     def _exact_sums(self) -> Iterator[tuple[slice, Float]]:
-        self._rows.check()
+        self._check()
         seen = self.seen
         rows = [self._rows.row(int(slot)) for slot in self.slots[seen]]
         return kernel.exact_sums(rows, self.masses[seen], self.precision, self.num_params)
@@ -245,9 +239,9 @@ class Memory(StaleMemory):
 
         Rows kept in RAM are written to the row file `mirror`, only those that changed since the last time.
         """
+        self._check()
         if self.file is None:
             return self._table_of_mirror(mirror)
-        self._rows.check()
         for client in self._unsaved:
             slot = int(self.slots[client])
             self._checksums[client] = checksum(self._rows.row(slot))
@@ -369,5 +363,6 @@ class _RowExchange(PreparedExchange):
         """h_i ← Δ_i for i ∈ S: from here on the new rows are the memory."""
         if self._memory._version != self._version:
             raise InvalidInput("the memory changed after this exchange was prepared")
+        self._memory._torn = False
         self._memory._move(self._clients, self._target, self._masses)
         self._memory.total = self.sums.total

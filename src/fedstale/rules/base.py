@@ -73,6 +73,8 @@ class Rule(ABC):
     """Whether these rows are updates per local step."""
     takes_late: ClassVar[bool] = False
     """Whether an update that comes after its round has a place in the memory (`remember_late`)."""
+    reads_once: ClassVar[bool] = False
+    """Whether `update` and `remember_late` hand the updates to a memory, and may be given a `Difference` for each."""
     asynchronous: ClassVar[bool] = True
     """Whether it may be given updates that were computed from older models: those of an asynchronous server."""
     answers_with_model: ClassVar[bool] = False

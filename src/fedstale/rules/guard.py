@@ -91,6 +91,7 @@ class Guarded(WrappedRule):
             raise fail("max_weight", self.max_weight, f"{self.rule.name} estimates 1/p itself: its cutoff is the cap")
         # The state is the rule's own: a run may go on with other bounds, or without.
         self.adopt()
+        object.__setattr__(self, "reads_once", self.rule.reads_once and self.clip_norm is None)
         object.__setattr__(self, "name", self.rule.name)
         object.__setattr__(self, "server_lr", self.rule.server_lr)
 

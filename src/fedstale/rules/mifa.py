@@ -48,6 +48,7 @@ class MIFA(Rule):
     name: ClassVar[str] = "mifa"
     memory: ClassVar[bool] = True
     takes_late: ClassVar[bool] = True
+    reads_once: ClassVar[bool] = True
     caveat: ClassVar[str] = SAG
 
     def update(self, state: State, round: CheckedRound) -> Float:

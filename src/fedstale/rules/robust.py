@@ -75,6 +75,7 @@ class Robust(WrappedRule):
             allowed = f"{self.rule.name} uses differences between the clients' updates, which this would destroy"
             raise fail("rule", self.rule.name, allowed)
         self.adopt()
+        object.__setattr__(self, "reads_once", False)
         object.__setattr__(self, "name", self.rule.name)
         object.__setattr__(self, "server_lr", self.rule.server_lr)
 

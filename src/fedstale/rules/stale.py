@@ -56,6 +56,7 @@ class FedStale(Rule):
     name: ClassVar[str] = "fedstale"
     memory: ClassVar[bool] = True
     takes_late: ClassVar[bool] = True
+    reads_once: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -162,6 +163,7 @@ class FedVARP(Rule):
     name: ClassVar[str] = "fedvarp"
     memory: ClassVar[bool] = True
     takes_late: ClassVar[bool] = True
+    reads_once: ClassVar[bool] = True
     caveat: ClassVar[str] = (
         "assumes that all clients participate with the same probability, and is biased otherwise (see u-fedvarp)"
     )

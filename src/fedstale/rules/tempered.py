@@ -75,6 +75,7 @@ class TemperedFedStale(Rule):
     name: ClassVar[str] = "tempered"
     memory: ClassVar[bool] = True
     takes_late: ClassVar[bool] = True
+    reads_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

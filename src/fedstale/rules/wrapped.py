@@ -14,7 +14,7 @@ from .averaging import FedAvg
 from .base import Local, Rule
 
 _INHERITED = (
-    *("memory", "per_step", "takes_late", "asynchronous", "answers_with_model"),
+    *("memory", "per_step", "takes_late", "reads_once", "asynchronous", "answers_with_model"),
     *("upload", "download", "client_memory", "caveat"),
 )
 
