@@ -13,10 +13,11 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 import fedstale as fs
-from fedstale.flower import FedStale, UnbiasedFedAvg
+from fedstale.flower import FedStale, TemperedFedStale, UnbiasedFedAvg
+from fedstale.flower.members import Members
 from fedstale.store import Store
 
-from .ghosts import Restarting, run
+from .ghosts import SIX, Restarting, run
 from .grid import MemoryGrid, Trainer, first_model, flat, record, trainers
 
 QUICK: Any = {"min_available_nodes": 0, "min_train_nodes": 0, "fraction_evaluate": 0.0, "max_wait": 0.0}
@@ -37,17 +38,53 @@ def rounds(strategy: FedStale, grid: MemoryGrid, online: list[list[int]], first:
     return numbers
 
 
-def test_a_device_that_restarts_without_identity_is_not_served_and_one_that_reports_an_id_is() -> None:
+KINDS = pytest.mark.parametrize("kind", [TemperedFedStale, FedStale])
+ONE_NODE: Any = {**QUICK, "min_available_nodes": 1, "min_train_nodes": 1}
+
+
+@KINDS
+def test_a_device_that_restarts_is_served_with_an_identity_and_taken_for_who_is_away_without(kind: Any) -> None:
     """The ghost experiment, shortened; the optimum is 2.5."""
-    quick: Any = {**QUICK, "min_available_nodes": 1, "min_train_nodes": 1}
-    ghosts, known = FedStale(**quick), FedStale(**quick)
-    assert run(ghosts, Restarting(0, reports=False), 150) < 1.0
-    assert run(known, Restarting(0, reports=True), 150) == pytest.approx(2.5, abs=0.1)
-    assert known.aggregator is not None
-    assert ghosts.aggregator is not None
-    assert len(known.aggregator.known) == 4
-    everybody = sum(1 for name in ghosts.aggregator.identities)
-    assert len(ghosts.aggregator.known) < everybody - 5  # the default forgets node ids that do not come back
+    for reports in (True, False):
+        strategy = kind(**ONE_NODE)
+        assert run(strategy, Restarting(0, reports=reports), 150) == pytest.approx(2.5, abs=0.1)
+        assert len(strategy.aggregator.known) == len(strategy.aggregator.identities) == 4
+
+
+@KINDS
+def test_of_six_devices_that_restart_none_is_counted_twice(kind: Any) -> None:
+    """The optimum is 5: without an identity what is remembered is mixed up, but nearer to it than FedAvg's 1.7."""
+    known, mixed = kind(**ONE_NODE), kind(**ONE_NODE)
+    assert run(known, Restarting(0, reports=True, rare=SIX), 200) == pytest.approx(5.0, abs=0.1)
+    assert 3.0 < run(mixed, Restarting(0, reports=False, rare=SIX), 200) < 5.5
+    assert len(mixed.aggregator.known) <= 10
+
+
+@pytest.mark.parametrize("options", [{"forget_after": None}, {"forget_after": 30}, {"identity": "node"}])
+def test_who_says_what_node_ids_are_worth_is_taken_at_their_word(options: dict[str, Any]) -> None:
+    strategy = FedStale(**ONE_NODE, **options)
+    run(strategy, Restarting(0, reports=False), 60)
+    assert strategy.aggregator is not None
+    assert len(strategy.aggregator.identities) > 8
+
+
+def test_places_are_taken_only_beyond_what_was_there_at_once_and_by_nodes_only() -> None:
+    members = Members(["node:1", "client-id:2", "node:3", "node:4", ""])
+    members.last_heard = np.array([7, 0, 5, 5, 0])
+    assert members.succeed(["node:3", "client-id:8", "node:9"], 4, there=[2]) == {}
+    assert members.succeed(["node:9"], 3, there=[2]) == {"node:4": "node:9"}
+    assert members["node:9"] == 3
+    assert "node:4" not in members
+    assert members.identities == ["node:1", "client-id:2", "node:3", "node:9", ""]
+    assert members.succeed(["node:20", "node:21", "node:22"], 3, there=[2, 3]) == {"node:1": "node:20"}
+    assert members.add(["node:20", "node:21"], 9) == [5]
+
+
+def test_with_known_n_so_many_are_remembered() -> None:
+    strategy = FedStale(**ONE_NODE, num_clients=6)
+    run(strategy, Restarting(0, reports=False), 60)
+    assert strategy.aggregator is not None
+    assert len(strategy.aggregator.known) == 6
 
 
 def test_who_is_silent_for_long_leaves_is_counted_and_comes_back_as_new(caplog: pytest.LogCaptureFixture) -> None:

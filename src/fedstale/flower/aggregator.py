@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from logging import INFO, getLogger
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,8 @@ from .refusals import refuse_local_work
 from .replies import ClientReply, LeftOut
 from .round_facts import AppliedRound, LateUpdate, RoundSetting
 from .sizes import renew_sizes
+
+_logger = getLogger("flwr")
 
 
 class Aggregator:
@@ -141,7 +144,9 @@ class Aggregator:
         sent = self.layout.as_sent(self.model)
         part = self.layout.trained(reply.arrays for reply in replies)
         self._part = part if replies else self._part
-        found = self._admitted(self._read(replies, probabilities, sent, part), setting.max_clients)
+        read = self._read(replies, probabilities, sent, part)
+        self._succeed(read, setting)
+        found = self._admitted(read, setting.max_clients)
         updates = [item for item in found if isinstance(item, ClientUpdate)]
         cut = self.register([update.reply for update in updates], probabilities, setting)
         updates.sort(key=lambda update: self.members[update.reply.identity])  # the order of all sums
@@ -170,6 +175,7 @@ class Aggregator:
         """
         part = self._part if self._part is not None else self.layout.trained([late.reply.arrays])
         read = self._read([late.reply], probabilities, late.sent, part)
+        self._succeed(read, setting)
         [found] = self._admitted(read, setting.max_clients)
         if isinstance(found, LeftOut):
             return replace(found, kind="late")
@@ -222,6 +228,17 @@ class Aggregator:
         """Shorten what is much longer than usual; return how many replies had such."""
         clients = {self.members[update.reply.identity]: update for update in updates}
         return shorten(clients, self.update_lengths, self.buffer_lengths, self.buffers, ratio)
+
+    def _succeed(self, found: Sequence[ClientUpdate | LeftOut], setting: RoundSetting) -> None:
+        """Take devices that start again for who they were, as far as that can be told without an identity.
+
+        Otherwise each start would leave a client behind that nobody renews, and those would come to be the objective.
+        """
+        if setting.most_connected is None:
+            return
+        names = [item.reply.identity for item in found if isinstance(item, ClientUpdate)]
+        for old, new in self.members.succeed(names, setting.most_connected, setting.connected).items():
+            _logger.log(INFO, "%s is new and has no identity: it takes the place of %s, silent for longest", new, old)
 
     def _admitted(
         self, found: Sequence[ClientUpdate | LeftOut], max_clients: int | None

@@ -46,6 +46,7 @@ class Asking:
         """The nodes that were there when the last round of training was configured."""
         self.busy: set[int] = set()
         """Those of them that worked on an older message, and were not asked again."""
+        self._most_connected = options["num_clients"] or 0
         self.late = LateReplies()
         self._identity = identity
         self._options = options
@@ -74,6 +75,7 @@ class Asking:
     def select_for_training(self, nodes: list[int], round: int, aggregator: Aggregator) -> list[int]:
         """Take note of who is connected, and return whom to ask: nobody who works on an older message."""
         self.connected, self.busy = nodes, self.late.busy & set(nodes)
+        self._most_connected = max(self._most_connected, len(nodes))
         nodes = [node for node in nodes if node not in self.busy]
         index, seen = self._indices(aggregator), aggregator.state.last_seen
         indices = [index(node) for node in nodes]
@@ -101,8 +103,10 @@ class Asking:
         Rounds up to `resumed_after` were of another process, which knew which client was behind which node.
         """
         nodes, options = self.connected, self._options
+        succeeds = options["forget_after"] == "auto" and self._identity.mode == "auto"
         setting = RoundSetting(
             at_least=self._least_clients,
+            most_connected=self._most_connected if succeeds else None,
             max_clients=options["max_clients"],
             max_examples_ratio=options["max_examples_ratio"],
             max_norm_ratio=options["max_norm_ratio"],

@@ -32,7 +32,8 @@ REMEDIES = (
 _UNSTABLE = (
     "%d of %d connected nodes have no key that was registered with a name. Flower gives such a node a new id each time "
     "it starts, so that only an id in its replies finds its client again. A device whose replies report none comes "
-    "back as a stranger: its remembered update and its probability are lost, and rare devices are not served. "
+    "back as a stranger, and is taken for the one that was silent for longest: where several of them come and go, what "
+    "is remembered of one is another's, and rare devices are not served as they should be. "
     + REMEDIES.replace("%", "%%")
     + ' Where every reply has a client-id, identity="metric:client-id" says so and silences this. See docs/flower.md.'
 )

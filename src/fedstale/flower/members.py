@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from ..federation import Ints
+
+_NODE = "node:"
+"""Before the name of a client that is known by a node id only."""
 
 
 class Members:
@@ -65,7 +68,24 @@ class Members:
         gone = []
         for client in self.known:
             name = self.identities[client]
-            limit = forget_nodes_after if name.startswith("node:") else forget_after
+            limit = forget_nodes_after if name.startswith(_NODE) else forget_after
             if limit is not None and index - self.last_heard[client] >= limit:
                 gone.append(name)
         return gone
+
+    def succeed(self, names: Iterable[str], most: int, there: Collection[int]) -> dict[str, str]:
+        """Let new node ids take the places of others, where more were known than the `most` that were there at once.
+
+        Of clients known by a node id only, those who are not `there` and silent for longest are succeeded. Return who
+        by whom.
+        """
+        nodes = [i for name, i in self._index.items() if name.startswith(_NODE)]
+        silent = sorted(set(nodes) - set(there), key=lambda i: (self.last_heard[i], i))
+        new = [name for name in names if name.startswith(_NODE) and name not in self._index]
+        count = min(len(silent), max(0, len(nodes) + len(new) - most))
+        found = {}
+        for client, name in zip(silent[:count], new, strict=False):
+            found[self.identities[client]] = name
+            del self._index[self.identities[client]]
+            self.identities[client], self._index[name] = name, client
+        return found

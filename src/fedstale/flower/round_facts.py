@@ -54,6 +54,8 @@ class RoundSetting:
         How many nodes were there that nobody has asked yet: clients who are not known.
     at_least
         N, where it is known from elsewhere.
+    most_connected
+        How many nodes were there at once, at most: new node ids beyond that take the places of others. None: never.
     max_clients
         How many may become known.
     max_examples_ratio, max_norm_ratio
@@ -67,6 +69,7 @@ class RoundSetting:
     not_asked: Sequence[int] = ()
     never_asked: int = 0
     at_least: int = 0
+    most_connected: int | None = None
     max_clients: int | None = None
     max_examples_ratio: float | None = None
     max_norm_ratio: float | None = None
