@@ -72,9 +72,13 @@ def fail(argument: str, value: object, allowed: str, kind: type[InvalidInput] = 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UnknownName:
     """Build the error for an unknown name, with the near matches first (raise what it returns)."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    return UnknownName(f"unknown {kind} {name!r}: {hint}")
+    return UnknownName(f"unknown {kind} {name!r}: {near_names(name, names) or 'known: ' + ', '.join(names)}")
+
+
+def near_names(name: object, known: Iterable[str]) -> str:
+    """Ask whether one of the names was meant that are near this one; "" where none is."""
+    near = difflib.get_close_matches(str(name), sorted(known), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def choose(kind: str, name: str, table: dict[str, T]) -> T:

@@ -19,7 +19,7 @@ from flwr.app import Context, RecordDict
 from .grid import MemoryGrid, flat
 
 FLOWERS = "from flwr.serverapp.strategy import FedAvg"
-OURS = "from fedstale.flower import FedStale as FedAvg"
+OURS = "from fedstale.flower import TemperedFedStale as FedAvg"
 
 NUMPY = {
     "client_app": """

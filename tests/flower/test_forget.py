@@ -13,7 +13,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
 import fedstale as fs
-from fedstale.flower import FedStale, TemperedFedStale, UnbiasedFedAvg
+from fedstale.flower import FedStale, RuleStrategy, TemperedFedStale, UnbiasedFedAvg
 from fedstale.flower.members import Members
 from fedstale.store import Store
 
@@ -23,7 +23,7 @@ from .grid import MemoryGrid, Trainer, first_model, flat, record, trainers
 QUICK: Any = {"min_available_nodes": 0, "min_train_nodes": 0, "fraction_evaluate": 0.0, "max_wait": 0.0}
 
 
-def rounds(strategy: FedStale, grid: MemoryGrid, online: list[list[int]], first: int = 1) -> list[dict[str, Any]]:
+def rounds(strategy: RuleStrategy, grid: MemoryGrid, online: list[list[int]], first: int = 1) -> list[dict[str, Any]]:
     """Run rounds in which these clients are there; return their numbers."""
     model = record(first_model()) if first == 1 else strategy.current_arrays()
     numbers = []
@@ -165,7 +165,7 @@ def test_a_client_that_is_erased_leaves_nothing_behind(memory: str, afterwards: 
     options: Any = {**QUICK, "memory": where, "checkpoint": tmp_path / "c", "resume": "auto", "store": tmp_path / "s"}
     nodes: Any = {i: Trainer(i, metrics={"client-id": 777_000_000 + i}) for i in range(3)}
     grid = MemoryGrid(nodes)
-    strategy = FedStale(**options)
+    strategy = TemperedFedStale(**options)
     rows = []
 
     def look(server_round: int, arrays: ArrayRecord) -> None:
@@ -181,7 +181,7 @@ def test_a_client_that_is_erased_leaves_nothing_behind(memory: str, afterwards: 
     assert b"777000001" in everything(tmp_path)
     if afterwards:  # another process, which only erases
         aggregator.state.close()
-        strategy = FedStale(**options)
+        strategy = TemperedFedStale(**options)
     strategy.forget(777000001)
     files = everything(tmp_path)
     assert not any(row in files for row in rows)
@@ -201,14 +201,14 @@ def test_a_client_that_is_erased_leaves_nothing_behind(memory: str, afterwards: 
         assert np.isfinite(p[:, [0, 2]]).all()
     aggregator.state.close()
     grid.online = {0, 2}
-    resumed = FedStale(**options)
+    resumed = TemperedFedStale(**options)
     result = resumed.start(grid, record(first_model()), num_rounds=7)
     assert [result.train_metrics_clientapp[t]["fedstale/known"] for t in (5, 6, 7)] == [3, 2, 2]
     assert np.isfinite(flat(result.arrays)).all()
 
 
 def test_forgetting_during_a_run_and_somebody_who_is_not_there(tmp_path: Path) -> None:
-    strategy = FedStale(**QUICK)
+    strategy = TemperedFedStale(**QUICK)
     rounds(strategy, MemoryGrid(trainers(range(3))), [[0, 1, 2]])
     strategy.forget(2)
     with pytest.raises(fs.InvalidInput, match="client = 2: must be one of the 2 known clients"):
@@ -220,10 +220,10 @@ def test_forgetting_during_a_run_and_somebody_who_is_not_there(tmp_path: Path) -
 
 def test_a_resumed_run_knows_since_when_somebody_is_silent(tmp_path: Path) -> None:
     options: Any = {**QUICK, "forget_after": 4, "checkpoint": tmp_path, "resume": "auto"}
-    strategy, grid = FedStale(**options), MemoryGrid(trainers(range(3)))
+    strategy, grid = TemperedFedStale(**options), MemoryGrid(trainers(range(3)))
     rounds(strategy, grid, [[0, 1, 2], [0, 1], [0, 1]])
     strategy.unlock()
-    resumed = FedStale(**options)
+    resumed = TemperedFedStale(**options)
     resumed.prepare(record(first_model()))
     assert [n["known"] for n in rounds(resumed, grid, [[0, 1], [0, 1], [0, 1]], first=4)] == [3, 2, 2]
 

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 import fedstale as fs
 from fedstale.durable import FileInUse, FileTrouble
-from fedstale.flower import FedStale
+from fedstale.flower import FedStale, TemperedFedStale
 from fedstale.flower.history import History
 from tests.combinations import combinations
 
@@ -63,7 +63,7 @@ class Dying(MemoryGrid):
         return super().send_and_receive(messages, timeout=timeout)
 
 
-class OwnInit(FedStale):
+class OwnInit(TemperedFedStale):
     """Like Flower's strategy for tuning language models: it counts bytes in an attribute of its own."""
 
     def __init__(self, factor: float, **options: Any) -> None:
@@ -85,7 +85,7 @@ def scaled(model: ArrayRecord | None, factor: float) -> ArrayRecord | None:
     return None if model is None else record({n: (factor * a).astype(a.dtype) for n, a in arrays(model).items()})
 
 
-class OwnStart(FedStale):
+class OwnStart(TemperedFedStale):
     """Like Flower's advanced example: a copy of Flower's loop that keeps the best model, and here changes it too."""
 
     best = 0.0
@@ -148,11 +148,12 @@ def options(folder: Path | None) -> Any:
 
 
 MADE: dict[str, Made] = {
-    "plain": lambda folder: FedStale(**options(folder)),
+    "plain": lambda folder: TemperedFedStale(**options(folder)),
+    "paper": lambda folder: FedStale(**options(folder)),
     "own init, model halved": lambda folder: OwnInit(0.5, **options(folder)),
     "own start": lambda folder: OwnStart(**options(folder)),
     "own start, model halved": lambda folder: OwnStartThatScales(**options(folder)),
-    "wrapper": lambda folder: Wrapper(FedStale(**options(folder))),
+    "wrapper": lambda folder: Wrapper(TemperedFedStale(**options(folder))),
 }
 
 
@@ -192,14 +193,14 @@ def test_evaluation_by_the_server_is_in_the_result_too_and_not_done_twice(tmp_pa
         rounds.append(server_round)
         return MetricRecord({"norm": float(np.linalg.norm(flat(arrays)))})
 
-    def run(strategy: FedStale, grid: Grid) -> Result:
+    def run(strategy: TemperedFedStale, grid: Grid) -> Result:
         return strategy.start(grid, record(first_model()), num_rounds=5, evaluate_fn=evaluate)
 
-    whole = run(FedStale(**QUICK), MemoryGrid(sometimes()))
+    whole = run(TemperedFedStale(**QUICK), MemoryGrid(sometimes()))
     rounds.clear()
     with pytest.raises(Killed):
-        run(FedStale(**options(tmp_path)), Dying(sometimes(), 3))
-    same(run(FedStale(**options(tmp_path)), MemoryGrid(sometimes())), whole)
+        run(TemperedFedStale(**options(tmp_path)), Dying(sometimes(), 3))
+    same(run(TemperedFedStale(**options(tmp_path)), MemoryGrid(sometimes())), whole)
     assert rounds == [0, 1, 2, 3, 4, 5]
 
 
@@ -211,10 +212,12 @@ def test_killed_after_the_checkpoint_the_round_is_evaluated_later(tmp_path: Path
                 raise Killed
             return super().send_and_receive(messages, timeout=timeout)
 
-    whole = FedStale(**QUICK).start(MemoryGrid(sometimes()), record(first_model()), num_rounds=5)
+    whole = TemperedFedStale(**QUICK).start(MemoryGrid(sometimes()), record(first_model()), num_rounds=5)
     with pytest.raises(Killed):
-        FedStale(**options(tmp_path)).start(DyingEvaluation(sometimes()), record(first_model()), num_rounds=5)
-    same(FedStale(**options(tmp_path)).start(MemoryGrid(sometimes()), record(first_model()), num_rounds=5), whole)
+        TemperedFedStale(**options(tmp_path)).start(DyingEvaluation(sometimes()), record(first_model()), num_rounds=5)
+    same(
+        TemperedFedStale(**options(tmp_path)).start(MemoryGrid(sometimes()), record(first_model()), num_rounds=5), whole
+    )
 
 
 def test_a_second_start_runs_more_rounds_from_the_model_it_is_given() -> None:
@@ -226,7 +229,7 @@ def test_a_second_start_runs_more_rounds_from_the_model_it_is_given() -> None:
         other = record({name: array + 5 for name, array in first_model().items()})
         return first, strategy.start(grid, other, num_rounds=3)
 
-    ours, theirs = twice(FedStale(weights="sample")), twice(FedAvg())
+    ours, theirs = twice(TemperedFedStale(weights="sample")), twice(FedAvg())
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(flat(one.arrays), flat(other.arrays), rtol=2e-6)
         assert sorted(one.train_metrics_clientapp) == sorted(other.train_metrics_clientapp)
@@ -246,7 +249,7 @@ def test_two_starts_in_one_app_survive_a_crash_in_either(at: int, tmp_path: Path
             return super().send_and_receive(messages, timeout=timeout)
 
     def app(folder: Path | None, grid: Grid) -> tuple[Result, Result]:
-        strategy = FedStale(**options(folder), fraction_evaluate=0.0)
+        strategy = TemperedFedStale(**options(folder), fraction_evaluate=0.0)
         first = strategy.start(grid, record(first_model()), num_rounds=3)
         return first, strategy.start(grid, scaled(record(first_model()), 3.0) or ArrayRecord(), num_rounds=3)
 
@@ -260,19 +263,19 @@ def test_two_starts_in_one_app_survive_a_crash_in_either(at: int, tmp_path: Path
 
 def test_auto_refuses_what_the_checkpoint_does_not_fit(tmp_path: Path) -> None:
     grid = MemoryGrid(trainers(range(2)))
-    FedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=1)
+    TemperedFedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=1)
     for change, text in (
         ({"beta": 0.5}, "rule"),
         ({"weights": "client"}, "weights = 'client': the checkpoint was written with 'sample'"),
         ({"memory": "ram:bfloat16"}, "memory = 'ram:bfloat16': the checkpoint was written with 'ram'"),
     ):
         with pytest.raises(fs.InvalidInput, match=text):
-            FedStale(**{**options(tmp_path), **change}).start(grid, record(first_model()), num_rounds=2)
+            TemperedFedStale(**{**options(tmp_path), **change}).start(grid, record(first_model()), num_rounds=2)
     with pytest.raises(fs.InvalidInput, match='resume = \'always\': must be "never" or "auto"'):
-        FedStale(checkpoint=tmp_path, resume="always")  # type: ignore[arg-type]
+        TemperedFedStale(checkpoint=tmp_path, resume="always")  # type: ignore[arg-type]
     with pytest.raises(fs.InvalidInput, match="needs the folder"):
-        FedStale(resume="auto")
-    FedStale(**options(tmp_path), fraction_train=0.5).start(grid, record(first_model()), num_rounds=2)
+        TemperedFedStale(resume="auto")
+    TemperedFedStale(**options(tmp_path), fraction_train=0.5).start(grid, record(first_model()), num_rounds=2)
 
 
 def test_resume_of_a_class_with_its_own_init_says_what_to_do(tmp_path: Path) -> None:
@@ -292,13 +295,13 @@ def test_a_loop_of_ones_own_keeps_a_second_server_away_too(tmp_path: Path) -> No
 
 def test_half_a_line_of_history_and_lines_of_a_round_that_was_lost_do_not_count(tmp_path: Path) -> None:
     grid = MemoryGrid(trainers(range(2)))
-    whole = FedStale(**QUICK).start(grid, record(first_model()), num_rounds=4)
-    FedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=2)
+    whole = TemperedFedStale(**QUICK).start(grid, record(first_model()), num_rounds=4)
+    TemperedFedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=2)
     History(tmp_path).add("train", 3, {"loss": 99.0})
     with open(tmp_path / "history.jsonl", "a") as file:
         file.write('["train", 4, {"lo')
-    same(FedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=4), whole)
-    same(FedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=4), whole)
+    same(TemperedFedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=4), whole)
+    same(TemperedFedStale(**options(tmp_path)).start(grid, record(first_model()), num_rounds=4), whole)
 
 
 def test_a_flipped_bit_of_the_history_is_one_line_that_names_the_file(tmp_path: Path) -> None:

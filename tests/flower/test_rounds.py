@@ -191,8 +191,12 @@ def test_a_wrong_option_is_named(options: dict[str, Any], text: str) -> None:
 
 
 def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(TypeError, match="fraction_fit"):
+    with pytest.raises(TypeError, match="'fraction_fit': did you mean fraction_train"):
         FedStale(fraction_fit=0.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'bet': did you mean beta"):
+        FedStale(bet=0.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'zzz'$"):
+        FedStale(zzz=0.5)  # type: ignore[call-arg]
 
 
 def test_every_estimator_runs() -> None:

@@ -11,7 +11,7 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from .. import memory as memories
-from ..checks import fail, number, positive_int
+from ..checks import fail, near_names, number, positive_int
 from ..memory.held import NAME as CLIENTS
 from ..participation import Selection
 from .layout import AVERAGED_BUFFERS
@@ -115,11 +115,15 @@ def in_order(positional: tuple[Any, ...], options: Options) -> Options:
     return {**named, **options}  # type: ignore[typeddict-item]
 
 
-def checked(strategy: str, options: Options) -> Options:
+def checked(strategy: type, options: Options) -> Options:
     """Return the options with the defaults; refuse what is unknown or makes no sense by itself."""
     for name in options:
         if name not in _DEFAULTS:
-            raise TypeError(f"{strategy}() got an unexpected keyword argument {name!r}")
+            own = inspect.signature(strategy).parameters.values()
+            known = [*_DEFAULTS, *(given.name for given in own if given.kind is given.KEYWORD_ONLY)]
+            near = near_names(name, known)
+            what = f"{strategy.__name__}() got an unexpected keyword argument {name!r}"
+            raise TypeError(f"{what}: {near}" if near else what)
     settings: Options = {**_DEFAULTS, **options}
     for name in ("min_available_nodes", "late_for"):
         positive_int(name, settings[name], 0)  # type: ignore[literal-required]

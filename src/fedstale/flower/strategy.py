@@ -115,7 +115,7 @@ class RuleStrategy(EvaluatedStrategy):
     """
 
     def __init__(self, rule: Rule, **options: Unpack[Options]) -> None:
-        super().__init__(rule, checked(type(self).__name__, options))
+        super().__init__(rule, checked(type(self), options))
         p = self.probabilities.same_for_all
         if p is not None and p < 1.0 and self.options["num_clients"] is None:
             what = f"with probabilities={p} a step is N p times too large until everybody has come once: give N"

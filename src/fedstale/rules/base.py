@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, NonFinite, fail, number
+from ..difference import Difference
 from ..federation import CheckedRound, Federation, Ints, Round, all_finite, cast_like, check_round
 from ..memory.held import NAME as CLIENTS
 from ..memory.held import Announcement
@@ -203,8 +204,9 @@ class Rule(ABC):
         model = _model_of(state)
         delta = self._combined(state, round)
         for low in range(0, len(delta), _PIECE):
-            piece, moved = model[low : low + _PIECE], cast_like(delta[low : low + _PIECE], round.updates)
-            np.subtract(piece, self.server_lr * np.asarray(moved), out=piece, casting="same_kind")
+            piece, moved = model[low : low + _PIECE], np.asarray(cast_like(delta[low : low + _PIECE], round.updates))
+            moved = moved if self.server_lr == 1.0 else self.server_lr * moved
+            np.subtract(piece, moved, out=piece, casting="same_kind")
 
 
 def _model_of(state: State) -> NDArray[Any]:
@@ -217,9 +219,9 @@ def refuse_non_finite(round: CheckedRound, mix: Float) -> None:
     """Refuse a round in which any update is not finite.
 
     Looking at a weighted sum of the updates is enough, because NaN and Inf survive it, and |S| times cheaper
-    than looking at the updates; only then are they searched for the one to name.
+    than looking at the updates; only then are they searched for the one to name. Differences were looked at before.
     """
-    if all_finite(mix):
+    if any(isinstance(row, Difference) for row in round.updates[:1]) or all_finite(mix):
         return
     both = [*round.updates, *(round.given_second_pass or ())]
     for client, row in zip([*round.clients] * (len(both) // max(round.size, 1)), both, strict=True):
