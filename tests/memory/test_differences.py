@@ -78,7 +78,7 @@ def test_they_give_the_bits_of_rows(
             rule.advance(states[name], fs.Round(t, who, updates))
         late = chance.choice(N, 1)
         for name, updates in given(late).items():
-            rule.remember_late(states[name], late, updates, np.full(1, 0.5))
+            rule.remember_late(states[name], fs.Round(t + 1, late, updates, probabilities=0.5))
             if t % 5 == 4:
                 states[name].forget(late)
             if t % 4 == 0:
