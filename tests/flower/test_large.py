@@ -1,4 +1,4 @@
-"""Large models: replies are let go as they are read, and not every round need be saved."""
+"""Large models: replies are let go when they have been applied, and not every round need be saved."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedstale.checks import InvalidInput
+from fedstale.difference import Difference
 from fedstale.flower import FedStale
 from fedstale.flower.aggregator import Aggregator
-from fedstale.flower.layout import decode, encode
+from fedstale.flower.layout import Layout, decode, encode
 from fedstale.state import State
 
 from .grid import MemoryGrid, Trainer, first_model, flat, record, trainers
@@ -24,47 +25,32 @@ from .grid import MemoryGrid, Trainer, first_model, flat, record, trainers
 OPTIONS: Any = {"fraction_evaluate": 0.0, "min_available_nodes": 3, "seed": 1}
 
 
-class Fleeting(Trainer):
-    """A client that knows whether its last model is still in memory somewhere."""
-
-    alive: tuple[weakref.ref[Array], ...] = ()
-
-    def __call__(self, message: Message) -> Message:
-        reply = super().__call__(message)
-        arrays = reply.content[
-            "arrays"
-        ]  # `array_records` is part of a cycle, and keeps them until garbage is collected
-        assert isinstance(arrays, ArrayRecord)
-        self.alive = tuple(weakref.ref(array) for array in arrays.values())
-        return reply
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many arrays of replies were in memory when all of a round had been read."""
-    counts: list[int] = []
-    shorten = Aggregator._shorten
-
-    def counting(self: Aggregator, *arguments: Any) -> int:
-        counts.append(sum(ref() is not None for client in CLIENTS for ref in client.alive))
-        return shorten(self, *arguments)
-
-    monkeypatch.setattr(Aggregator, "_shorten", counting)
-    return counts
-
-
-CLIENTS: list[Fleeting] = []
-
-
 @pytest.fixture
 def grid() -> MemoryGrid:
-    CLIENTS[:] = [Fleeting(i) for i in range(3)]
-    return MemoryGrid({1000 + client.client: client for client in CLIENTS})
+    return MemoryGrid(trainers(range(3)))
 
 
-def test_replies_are_let_go_as_they_are_read(grid: MemoryGrid, seen: list[int]) -> None:
+def test_replies_are_let_go_when_they_have_been_applied(grid: MemoryGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the next model is made, nothing of them is in memory, without waiting for garbage to be collected."""
+    read: list[weakref.ref[Difference]] = []
+    alive: list[int] = []
+    difference, arrays = Layout.difference, Aggregator.arrays
+
+    def reading(self: Layout, *arguments: Any) -> Difference:
+        found = difference(self, *arguments)
+        read.append(weakref.ref(found))
+        return found
+
+    def counting(self: Aggregator) -> ArrayRecord:
+        alive.append(sum(ref() is not None for ref in read))
+        return arrays(self)
+
+    monkeypatch.setattr(Layout, "difference", reading)
+    monkeypatch.setattr(Aggregator, "arrays", counting)
     FedStale(**OPTIONS).start(grid, record(first_model()), num_rounds=2)
-    assert seen == [0, 0]
+    assert len(read) == 6
+    assert alive
+    assert not any(alive)
 
 
 def test_the_model_of_the_last_round_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +78,7 @@ def test_the_model_of_the_last_round_is_let_go(monkeypatch: pytest.MonkeyPatch) 
     assert alive == [0, 1, 1, 1]
 
 
-def test_a_subclass_that_sees_the_replies_keeps_them(grid: MemoryGrid, seen: list[int]) -> None:
+def test_a_subclass_that_sees_the_replies_keeps_them(grid: MemoryGrid) -> None:
     found = []
 
     class Looking(FedStale):
