@@ -122,6 +122,17 @@ class Machine:
             raise RuntimeError(f"flwr {command}: {found}")
         return found
 
+    def patiently(self, *command: str) -> dict[str, Any]:
+        """Ask again where a SuperLink on a busy machine does not answer in Flower's time."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.flwr(*command)
+            except RuntimeError as error:
+                if "unavailable" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(5.0)
+
     def superlink(self, *options: str) -> None:
         """Start the SuperLink and tell the CLI where it is."""
         home = self.folder / "flwr-cli"
@@ -166,7 +177,7 @@ class Machine:
 
     def status(self, run: str, link: str = "dep") -> str:
         """How a run stands, such as "finished:completed"."""
-        found = self.flwr("list", link, "--run-id", run)
+        found = self.patiently("list", link, "--run-id", run)
         return str(found["runs"][0]["status"])
 
     def log(self, run: str) -> str:
