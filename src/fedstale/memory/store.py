@@ -112,7 +112,7 @@ class Memory(StaleMemory):
         target = self._own_slots(slots) if in_place else self._spare(len(fresh))
         touched = [slot for slot in (*slots, *target) if slot >= 0]
         rows, known = self._rows.rows(target), iter(self._rows.rows([slot for slot in slots if slot >= 0]))
-        if seen and self._mixed is None:
+        if in_place and self._mixed is None:  # rows on disk are for those who have no room to keep it
             self._mixed = np.empty(self.num_params)
         self._torn = seen
         sums = kernel.exchange(
@@ -124,7 +124,7 @@ class Memory(StaleMemory):
             old_masses=self.masses[clients],
             total=self.total,
             out=self.total if seen else np.empty(self.num_params),  # for the round only: it is as large as two rows
-            mixed=self._mixed if seen else None,
+            mixed=self._mixed if in_place else None,
             leave=lambda columns: self._rows.leave(touched, columns),
         )
         return _RowExchange(sums, self, self._version, clients, target, mix.masses)
