@@ -174,7 +174,7 @@ def test_the_tables_of_a_sweep_appear_whole_or_not_at_all(tmp_path: Path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(import_module("fedstale.sweeps.results"), "_text", die)
+        patch.setattr(import_module("fedstale.sweeps.results"), "number_cell", die)
         with pytest.raises(KeyboardInterrupt):
             write_csv(tmp_path / "t.csv", table[:2])
     assert (tmp_path / "t.csv").read_bytes() == before
