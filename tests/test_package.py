@@ -102,7 +102,7 @@ def inner_imports(package: str) -> set[str]:
 def test_mathematics_knows_no_machinery(package: str) -> None:
     """Nor does it import a package further down in docs/architecture.md; `durable` is for files of rows and logs."""
     mathematics = {"participation", "rules", "memory", "theory", "clock", "beta", "theta"}
-    shared = {"checks", "federation", "randomness", "state", "rule_state", "durable"}
+    shared = {"checks", "difference", "federation", "randomness", "state", "rule_state", "durable"}
     assert inner_imports(package) <= mathematics | shared
 
 
