@@ -212,8 +212,10 @@ def judge(
     plain, everybody
         The methods between which the gap lies.
     """
-    run([settings for own in runs.values() for settings in own])
-    found = {key: tuple(results(store, own, METRIC)) for key, own in runs.items()}
+    every = [settings for own in runs.values() for settings in own]
+    run(every)
+    measured = {id(one.settings): one for one in results(store, every, METRIC)}  # the store is read once
+    found = {key: tuple(measured[id(one)] for one in own if id(one) in measured) for key, own in runs.items()}
     done = {key: own for key, own in found.items() if len(own) == len(runs[key])}
     gaps = dict(_gaps(done, plain, everybody))
     return [Score(key, cells[key], own, gaps.get(key[0])) for key, own in done.items()]
