@@ -7,7 +7,7 @@ whatever the rounding did (spec: unbiasedness does not depend on what is in the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Precision:
     name: str
     dtype: np.dtype[Any]
     exact: frozenset[np.dtype[Any]]
-    load: Callable[[Row, Row], None] = np.copyto
+    load: Callable[[Row, Row], None] = field(default_factory=lambda: np.copyto)
 
     def store(self, values: Row, out: Row) -> None:
         """Round values into storage; what is beyond the format's range is stored as its largest number."""
