@@ -1,7 +1,8 @@
-"""Bars: in a notebook as HTML that replaces itself, in a terminal by Rich, and nowhere else by default."""
+"""Bars: in a notebook as HTML that replaces itself, in a terminal by Rich, nowhere else by default; and long lines."""
 
 from __future__ import annotations
 
+import io
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -83,3 +84,20 @@ def test_duration() -> None:
     assert terminal.duration(125.7) == "2 min"
     assert terminal.duration(5399) == "90 min"
     assert terminal.duration(12_600) == "3.5 h"
+
+
+@pytest.mark.parametrize("err", [False, True])
+def test_long_lines_are_broken_between_words(err: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    text = "short\n" + "word " * 12 + "/a/path/that-is-longer-than-the-screen-is-wide"
+    assert terminal.fitted(text, err=err) == text  # behind a pipe
+    monkeypatch.setattr(sys, "stderr" if err else "stdout", Screen())
+    monkeypatch.setenv("COLUMNS", "24")
+    lines = terminal.fitted(text, err=err).split("\n")
+    assert lines[0] == "short"
+    assert lines[-1] == "/a/path/that-is-longer-than-the-screen-is-wide"
+    assert all(len(line) <= 24 for line in lines[:-1])
+    assert " ".join(lines[1:]).split() == text.split()[1:]

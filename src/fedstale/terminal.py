@@ -7,8 +7,10 @@ until the very end, and that is where the text is looked at.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
+import textwrap
 import time
 from collections.abc import Iterable
 from html import escape
@@ -59,6 +61,15 @@ def _screen_behind_a_pipe() -> int | None:
     except (OSError, ValueError, AttributeError):  # no such file, as in a notebook
         pass
     return None
+
+
+def fitted(text: str, *, err: bool = False) -> str:
+    """Break lines that are longer than the terminal is wide between words; where there is none, they stay whole."""
+    if not (sys.stderr if err else sys.stdout).isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    fill = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+    return "\n".join(fill.fill(line) if len(line) > width else line for line in text.split("\n"))
 
 
 def plain_text(what: RenderableType, width: int) -> str:

@@ -14,6 +14,7 @@ import typer
 
 from ..checks import fail, number_or_text, printable
 from ..simulation.settings import Settings
+from ..terminal import fitted
 from . import complete
 from .names import known
 
@@ -75,7 +76,7 @@ def _finite(value: Any) -> Any:
 
 def say(text: object, *, err: bool = False, colour: str | None = None) -> None:
     """Print a line, or several; what came from elsewhere sends no codes to the terminal."""
-    typer.secho(printable(str(text), keep="\n"), err=err, fg=colour)
+    typer.secho(fitted(printable(str(text), keep="\n"), err=err), err=err, fg=colour)
 
 
 def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
