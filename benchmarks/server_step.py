@@ -43,6 +43,7 @@ TOUCHES = 4
 SERVERS = 3
 """Servers whose first rounds are timed."""
 COPY, MEAN = "memcpy of 3·|S|·d·4 bytes", "plain weighted mean, no memory"
+FRESH = "a memset of as much memory, never touched before"
 MEMORIES = {
     "float32": "ram",
     "bfloat16": "ram:bfloat16",
@@ -77,6 +78,25 @@ class Server:
         turn = self.round % 2
         self.rule.combine(self.state, fs.Round(self.round, self.halves[turn], UPDATES[turn]))
         self.round += 1
+
+
+class FreshMemory:
+    """Fills as much memory that was never touched as a new server's first rounds take each: what the system asks.
+
+    It is the rows of everybody and as many spare ones as take part, in float32, and two vectors in float64.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.kept: list[object] = []
+
+    def __call__(self) -> None:
+        """A share of the memory of one server."""
+        if len(self.kept) == SERVERS:
+            return
+        start = time.perf_counter()
+        self.kept.append(np.full(((SEEN + TAKE) * D * 4 + 2 * D * 8) // TOUCHES, 1, dtype=np.uint8))
+        self.seconds.append(time.perf_counter() - start)
 
 
 class FirstTouches:
@@ -125,6 +145,7 @@ def measure(repetitions: int, folder: str) -> list[dict[str, object]]:
         MEAN: lambda: np.einsum("i,ij->j", weights, UPDATES[0]),
         **servers,
         **{f"first {name}": touch for name, touch in touches.items()},
+        FRESH: (fresh := FreshMemory()),
     }
     seconds = interleaved(candidates, repetitions)
     unit = median(seconds[COPY])
@@ -136,7 +157,10 @@ def measure(repetitions: int, folder: str) -> list[dict[str, object]]:
         row: dict[str, object] = {"rule": rule, "memory": memory, "loops": loops, "clients": n}
         row |= {"ms": middle, "low ms": low, "high ms": high, "over memcpy": median(seconds[name]) / unit}
         rows.append(row | {"first touch ms": 1e3 * median(touches[name].seconds) if name in touches else ""})
-    return rows
+    asked = 1e3 * median(fresh.seconds)
+    print(f"{FRESH}: {asked:.2f} ms")
+    none = dict.fromkeys(("ms", "low ms", "high ms", "over memcpy"), "")
+    return [*rows, {"rule": "", "memory": FRESH, "loops": "", "clients": 0, **none, "first touch ms": asked}]
 
 
 def imitated(repetitions: int) -> list[dict[str, object]]:

@@ -19,9 +19,11 @@ The time of one `combine` of FedStale with β = auto and of the default rule (te
 |S| = 12 of 24 clients and updates of d = 421,642 numbers in float32. Rows are kept in three precisions; the loops are
 compiled (numba, the extra `fast`) or in NumPy. *over a memcpy*: relative to a memcpy of 3·|S|·d·4 bytes, taking turns
 with it on one thread. Freed memory stays in the process, as in `simulate`. *first touch*: the mean of a new server's
-first four combines, which write to memory that was never touched before. *AVX2, imitated*: a second process in which
-NumPy, OpenBLAS and numba were told to use no newer instructions; another processor's caches and memory cannot be
-imitated. Targets that one run meets may be missed by the next where cores are shared with other work.
+first four combines, which write to memory that was never touched before; in the last line, what a plain memset of as
+much fresh memory takes (a virtual machine may have to ask its host for every page, and then little else counts).
+*AVX2, imitated*: a second process in which NumPy, OpenBLAS and numba were told to use no newer instructions; another
+processor's caches and memory cannot be imitated. Targets that one run meets may be missed by the next where cores are
+shared with other work.
 """
 LARGE = """\
 ## Large models on Flower
@@ -82,10 +84,12 @@ def server_pass(folder: Path, ran: Ran) -> list[str]:
 
 def _pass_line(row: dict[str, str]) -> str:
     first = f"{float(row['first touch ms']):.1f} ms" if row["first touch ms"] else ""
-    time = f"{float(row['ms']):.1f} ms [{float(row['low ms']):.1f}, {float(row['high ms']):.1f}]"
+    time, ratio, name = "", "", row["memory"].replace("|", "\\|")
+    if row["ms"]:
+        time = f"{float(row['ms']):.1f} ms [{float(row['low ms']):.1f}, {float(row['high ms']):.1f}]"
+        ratio = f"{float(row['over memcpy']):.2f}×"
     count = f"{int(row['clients']):,}" if int(row["clients"]) else ""
-    ratio, name = float(row["over memcpy"]), row["memory"].replace("|", "\\|")
-    return f"| {row['rule']} | {name} | {row['loops']} | {count} | {time} | {ratio:.2f}× | {first} |"
+    return f"| {row['rule']} | {name} | {row['loops']} | {count} | {time} | {ratio} | {first} |"
 
 
 def model_bars(rows: Rows) -> list[Bar]:

@@ -149,6 +149,30 @@ def test_squares(worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.squares_of_differences([]).shape == (0,)
 
 
+@pytest.mark.parametrize("rule", [fs.FedStale(), fs.FedStale(beta="auto-per-client"), fs.TemperedFedStale()])
+def test_no_update_is_made_whole(rule: fs.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of a large model is gigabytes: also what β learns from newcomers is read piece by piece."""
+    monkeypatch.setattr(kernel, "_PIECE", 1 << 10)
+    read = Difference.__getitem__
+    made: list[int] = []
+
+    def noted(row: Difference, columns: slice) -> NDArray[Any]:
+        found = read(row, columns)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(Difference, "__getitem__", noted)
+    monkeypatch.delattr(Difference, "__array__")
+    monkeypatch.setattr(kernel, "COLUMNS", 1 << 10)
+    state = rule.init(fs.Federation(N, D, probabilities=0.5), model=np.zeros(D, "f4"))
+    for t in range(3):
+        ends = np.random.default_rng(t).standard_normal((2, D)).astype("f4")
+        rows = [difference(np.array(state.model), end) for end in ends]
+        rule.advance(state, fs.Round(t, [t, t + 1], rows))
+    assert made
+    assert max(made) <= 1 << 10
+
+
 def test_only_memories_of_rows_are_given_differences() -> None:
     """What a rule or a memory cannot read in one pass is given rows: see Aggregator."""
     assert not fs.rules.Guarded(fs.FedStale(), clip_norm=1.0).reads_once

@@ -81,9 +81,14 @@ def weighted_sum(rows: Sequence[NDArray[Any]], weights: Float, length: int) -> F
     return result
 
 
-def squares(rows: Sequence[NDArray[Any]]) -> Float:
+def squares(rows: Sequence[NDArray[Any] | Difference]) -> Float:
     """‖rows_i‖² in float64, shape (|S|,)."""
-    return np.array([np.einsum("i,i->", row, row, dtype=np.float64) for row in rows])
+    return np.array([sum(np.einsum("i,i->", x, x, dtype=np.float64) for x in _parts(row)) for row in rows])
+
+
+def _parts(row: NDArray[Any] | Difference) -> Iterator[NDArray[Any]]:
+    """The pieces of a row: one that nobody has computed yet is never made whole."""
+    return (row[low : low + _PIECE] for low in range(0, len(row), _PIECE))
 
 
 def squares_of_differences(rows: Sequence[Difference]) -> Float:
@@ -93,9 +98,7 @@ def squares_of_differences(rows: Sequence[Difference]) -> Float:
         return found
     found = np.zeros(len(rows))
     for i, row in enumerate(rows):
-        for low in range(0, len(row), _PIECE):
-            part = row[low : low + _PIECE]
-            found[i] += float(part @ part)
+        found[i] = sum(float(part @ part) for part in _parts(row))
     return found
 
 
