@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from fedstale.rules import OutsideCoverage
 from fedstale.simulation import Settings, make_settings
 from fedstale.simulation.identity import identity
 from fedstale.store import Store
@@ -114,6 +116,19 @@ def test_worker_processes_give_the_same(tmp_path: Path) -> None:
         sweep(runs, here, name="small")
         assert sweep(runs, there, name="small", executor=processes(2)).complete
         assert csv_of(here, runs, tmp_path / "a.csv") == csv_of(there, runs, tmp_path / "b.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quiet", [True, False])
+def test_workers_warn_of_what_this_process_would_warn_of(
+    quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A benchmark tries every rule everywhere, and had a screen full of caveats from its workers."""
+    runs = [make_settings(task="quadratic", num_clients=2, rounds=2, rule="fedavg")]
+    with Store.open(tmp_path) as store, warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "default", OutsideCoverage)
+        assert sweep(runs, store, name="small", executor=processes(1)).complete
+    assert ("biased" not in capfd.readouterr().err) == quiet
 
 
 def deadly(batches: Sequence[Batch]) -> _Outcomes:

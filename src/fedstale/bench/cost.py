@@ -17,10 +17,13 @@ from ..checks import InvalidInput
 from ..simulation.build import make_participation
 from ..simulation.methods import EVERYBODY, PLAIN, Method
 from ..sweeps import run_batch
-from ..sweeps.lockstep import eligible
+from ..sweeps.batches import plan
 from .suite import BenchSetting
 
-_SHORT, _LONG = 1, 5
+_SHORT, _LONG, _LONG_IF_SLOW = 1, 5, 2
+"""Rounds that are timed; of a problem whose rounds take seconds, fewer."""
+_SLOW = 1.0
+"""CPU seconds of a short run from which on its rounds are slow."""
 _TOGETHER = 8
 _NOISE = 3
 """Runs that the run with measured noise costs."""
@@ -49,7 +52,7 @@ def cost(setting: BenchSetting, methods: Sequence[Method], choosing: int, judgin
     for method in methods:
         tried = rates * (choosing + (yardstick if method.everybody else 0))
         visits = _visits(setting, method)
-        lockstep = eligible(setting.settings(method, 0.1, 0))
+        lockstep = plan([setting.settings(method, 0.1, 0)])[0].lockstep
         for times, (start, per_client) in zip((_NOISE, tried + judging - 1), _timed(setting, lockstep), strict=True):
             seconds += times * (start + per_client * visits)
         count += tried + judging
@@ -73,13 +76,16 @@ def _timed(setting: BenchSetting, together: bool) -> tuple[tuple[float, float], 
 
 @cache
 def _line(setting: BenchSetting, runs: int, *, lockstep: bool) -> tuple[float, float]:
-    times = []
-    for rounds in (_LONG, _SHORT, _LONG):  # the first loads the data and warms up
+    def timed(rounds: int) -> float:
         configs = [
             setting.settings(EVERYBODY, 1e-3 * (1 + k), 0).record() | {"rounds": rounds, "evaluate_every": rounds}
             for k in range(runs)
         ]
         began = time.process_time()
         run_batch(configs, lockstep)
-        times.append((time.process_time() - began) / runs)
-    return times[1], max(0.0, times[2] - times[1]) / ((_LONG - _SHORT) * setting.learned.clients)
+        return (time.process_time() - began) / runs
+
+    timed(_SHORT)  # loads the data and warms up
+    start = timed(_SHORT)
+    long = _LONG if start * runs < _SLOW else _LONG_IF_SLOW
+    return start, max(0.0, timed(long) - start) / ((long - _SHORT) * setting.learned.clients)

@@ -218,7 +218,7 @@ SUITE: tuple[BenchSetting, ...] = (
     BenchSetting("wisdm", "phones", rounds=240),
     BenchSetting("heart-disease", "two-groups"),
     BenchSetting("heart-disease", "log-uniform"),
-    BenchSetting("shakespeare", "phones", rounds=48, evaluations=4),
+    BenchSetting("shakespeare", "phones", rounds=48, evaluations=1),
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -45,9 +46,8 @@ def processes(workers: int | None = None) -> Executor:
         while waiting:
             lost: list[Batch] = []
             others = set(active_children())
-            pool = ProcessPoolExecutor(
-                min(count, len(waiting)), get_context("spawn"), initializer=_as_worker, initargs=(os.getpid(),)
-            )
+            given = os.getpid(), list(warnings.filters)
+            pool = ProcessPoolExecutor(min(count, len(waiting)), get_context("spawn"), _as_worker, given)
             try:
                 # Few are handed to the pool at a time: fewer are lost when it breaks.
                 yield from _pooled(pool, waiting, lost, count + 1)
@@ -148,10 +148,11 @@ def _all_failed(batch: Batch, reason: str) -> list[RunOutcome]:
     return [RunOutcome(settings.record(), reason=reason, failed=True) for settings in batch.runs]
 
 
-def _as_worker(parent: int) -> None:
-    """Make a worker end with its parent, however that ends, and leave Ctrl-C to it."""
+def _as_worker(parent: int, filters: list[Any]) -> None:
+    """Make a worker end with its parent, however that ends, leave Ctrl-C to it, and warn of what it would warn of."""
     import signal
 
+    warnings.filters[:] = filters  # type: ignore[index]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
