@@ -105,7 +105,10 @@ def test_unknown_names_get_near_matches(build: Callable[[], object], message: st
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: make("markov", p=[0.5]), "correlation = None: must be given for .*'markov'"),
+        (
+            lambda: make("markov", p=[0.5]),
+            "correlation = None: must be given for .*'markov' .*--participation-option correlation=",
+        ),
         (lambda: make("bernoulli"), "either p or p_min"),
         (lambda: make("bernoulli", num_clients=2, p=0.5, p_min=0.1), "either p or p_min"),
         (lambda: make("bernoulli", p=0.5), "num_clients = None"),

@@ -23,6 +23,9 @@ from .varying import Cyclic, TimeVarying
 
 T = TypeVar("T")
 
+_FLAGS = {"participation process": "--participation-option", "selection": "--selection-option"}
+"""How options are given on the command line."""
+
 
 def make(name: str, **options: Any) -> Process:
     """Return a participation process by name.
@@ -67,7 +70,9 @@ def _build(kind: str, name: str, table: dict[str, Callable[..., T]], options: di
             raise unknown(f"option of {kind} {name!r}:", option, parameters or ["none"])
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
-            raise fail(option, None, f"must be given for {kind} {name!r}")
+            flag = _FLAGS.get(kind)
+            typed = f" (on the command line: {flag} {option}=…)" if flag else ""
+            raise fail(option, None, f"must be given for {kind} {name!r}{typed}")
     return maker(**options)
 
 
