@@ -123,11 +123,33 @@ def test_an_unstable_identity_is_said_before_the_first_round(
             assert remedy in text
 
 
+@pytest.mark.parametrize("how", ["auto", "key"])
+def test_what_becomes_of_a_device_without_identity_is_said_as_it_is(
+    how: str, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a checkpoint it is left out, and not taken for another; and ids in replies are nothing to identity="key"."""
+    logging.getLogger("flwr").propagate = True
+    for checkpoint in (None, tmp_path):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="flwr"):
+            strategy = FedStale(**QUICK, identity=how, checkpoint=checkpoint)
+            strategy.configure_train(1, record(first_model()), ConfigRecord(), MemoryGrid(trainers([0, 1])))
+        [text] = [line.getMessage() for line in caplog.records if "new id each time" in line.getMessage()]
+        assert ("taken for the one that was silent for longest" in text) == (checkpoint is None)
+        assert ("is left out" in text) == (checkpoint is not None)
+        assert ("only an id in its replies finds its client again" in text) == (how == "auto")
+
+
 def test_a_checkpoint_of_clients_that_are_not_found_again_is_refused(tmp_path: Any) -> None:
     grid = MemoryGrid(trainers([0, 1], metrics={}))
     with pytest.raises(fs.InvalidInput, match=r"identity = 'auto': a checkpoint needs clients .*identity_mod"):
         FedStale(**QUICK, checkpoint=tmp_path / "a").start(grid, record(first_model()), num_rounds=2)
     assert not list((tmp_path / "a").glob("*.safetensors"))
+    unnamed = MemoryGrid(trainers([0, 1]), {1000: b"x", 1001: b"y"})  # made up for this start: nobody registered them
+    with pytest.raises(
+        fs.InvalidInput, match=r"identity = 'key': a checkpoint needs clients .*register KEY.pub --name"
+    ):
+        FedStale(**QUICK, checkpoint=tmp_path / "k", identity="key").start(unnamed, record(first_model()), 2)
     FedStale(**QUICK, checkpoint=tmp_path / "b", identity="node").start(grid, record(first_model()), num_rounds=2)
     # One device without an id does not end a federation that is under way, nor one whose others have ids.
     mixed: dict[int, Node] = {1: Trainer(0), 2: Trainer(1), 3: Trainer(2, metrics={})}

@@ -5,8 +5,8 @@ from fedstale.flower import TemperedFedStale    # instead of: from flwr.serverap
 strategy = TemperedFedStale(fraction_train=0.5)
 result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=10)
 
-Clients stay as they are where SuperNodes have registered keys; otherwise a reply must say whose it is, in one line:
-`ClientApp(mods=[fedstale.flower.identity_mod])`.
+Clients stay as they are where SuperNodes have keys registered with a name; otherwise a reply must say whose it is, in
+one line: `ClientApp(mods=[fedstale.flower.identity_mod])`.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Asking:
         Rounds up to `resumed_after` were of another process, which knew which client was behind which node.
         """
         nodes, options = self.connected, self._options
-        succeeds = options["forget_after"] == "auto" and self._identity.mode == "auto"
+        succeeds = options["forget_after"] == "auto" and self._identity.mode in ("auto", "key")
         setting = RoundSetting(
             at_least=self._least_clients,
             most_connected=self._most_connected if succeeds else None,

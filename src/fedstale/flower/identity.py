@@ -19,10 +19,10 @@ from ..checks import fail, printable
 
 _REPORTED = ("client-id", "partition-id")
 """What identity="auto" looks for in a reply, in this order."""
-NO_IDENTITY = "it reports no client-id and its node has no registered key"
+NO_KEY = "its node has no key that was registered with a name"
 _MAX_NAME = 200
 """Most characters of an identity."""
-REMEDIES = (
+_REMEDIES = (
     "In a simulation, or wherever nodes have a partition-id: ClientApp(mods=[fedstale.flower.identity_mod]). With "
     "SuperNode authentication: flwr supernode register KEY.pub --name NAME. Otherwise: put a 'client-id' of your own "
     'into the metrics of every reply. To count connections instead of clients: identity="node".'
@@ -30,13 +30,18 @@ REMEDIES = (
 """One line for each case."""
 
 _UNSTABLE = (
-    "%d of %d connected nodes have no key that was registered with a name. Flower gives such a node a new id each time "
-    "it starts, so that only an id in its replies finds its client again. A device whose replies report none comes "
-    "back as a stranger, and is taken for the one that was silent for longest: where several of them come and go, what "
-    "is remembered of one is another's, and rare devices are not served as they should be. "
-    + REMEDIES.replace("%", "%%")
-    + ' Where every reply has a client-id, identity="metric:client-id" says so and silences this. See docs/flower.md.'
+    "%d of %d connected nodes have no key that was registered with a name, and nothing but a name tells a registered "
+    "key from one that was made up for this start. Flower gives a node without one a new id each time it starts, "
 )
+_BY_REPORT = "so that only an id in its replies finds its client again. A device whose replies report none "
+_BY_KEY = 'so that identity="key", which hears no ids in replies, does not find its client again. Such a device '
+_SUCCEEDS = (
+    "comes back as a stranger and, unless forget_after= says otherwise, is taken for the one that was silent for "
+    "longest: where several of them come and go, what is remembered of one is another's, and rare devices are not "
+    "served as they should be. "
+)
+_LEFT_OUT = "is left out: a checkpoint needs clients that are found again. "
+_SILENCED = 'Where every reply has a client-id, identity="metric:client-id" says so and silences this. '
 
 
 class IdentityRefused(ValueError):
@@ -56,9 +61,10 @@ class Identity:
     mode
         "auto": the node's key, if it was registered with a name; else what the client reports as `client-id` or
         `partition-id`; else the node id. "metric:NAME": the client reports NAME, in a MetricRecord or a
-        ConfigRecord, and a reply without it is left out. "key": the node's public key. "node": the node id.
+        ConfigRecord, and a reply without it is left out. "key": the node's key, if it was registered with a name, else
+        the node id, whatever the client reports. "node": the node id.
     must_last
-        Whether a node id is not good enough for "auto": what is saved must be found again.
+        Whether a node id is not good enough for "auto" and "key": what is saved must be found again.
     """
 
     def __init__(self, mode: str = "auto", *, must_last: bool = False) -> None:
@@ -71,7 +77,7 @@ class Identity:
         self.claims: dict[str, str] = {}
         """Which registered key a reported id belongs to: the first that reported it."""
         self._keys: dict[int, str] = {}
-        self._registered: set[int] = set()
+        """The registered keys, by node."""
         self.nodes: dict[int, str] = {}
         """Who contributed last from a node."""
         self._warned = False
@@ -81,24 +87,32 @@ class Identity:
         ids = []
         for node in nodes:
             ids.append(int(node.node_id))
-            if node.public_key:
-                self._keys[ids[-1]] = "key:" + hashlib.sha256(node.public_key).hexdigest()[:32]
             if node.public_key and node.name:  # every node has a key; only a registered one may have a name
-                self._registered.add(ids[-1])
+                self._keys[ids[-1]] = "key:" + hashlib.sha256(node.public_key).hexdigest()[:32]
         return sorted(ids)
 
     def warn(self, nodes: Iterable[int]) -> None:
         """Say once, before the first round, that clients may not be found again, and what to do about it."""
         nodes = list(nodes)
-        unregistered = [node for node in nodes if node not in self._registered]
+        unregistered = [node for node in nodes if node not in self._keys]
         if self.mode in ("auto", "key") and unregistered and not self._warned:
             self._warned = True
-            getLogger("flwr").log(WARNING, _UNSTABLE, len(unregistered), len(nodes))
+            by_key = self.mode == "key"
+            text = _UNSTABLE % (len(unregistered), len(nodes)) + (_BY_KEY if by_key else _BY_REPORT)
+            text += (_LEFT_OUT if self.must_last else _SUCCEEDS) + self.remedies + ("" if by_key else " " + _SILENCED)
+            getLogger("flwr").log(WARNING, "%s See docs/flower.md.", text.rstrip())
+
+    @property
+    def remedies(self) -> str:
+        """What to do so that clients are found again."""
+        return (
+            'With identity="auto" instead of "key", ids in replies count too. ' if self.mode == "key" else ""
+        ) + _REMEDIES
 
     def identify(self, node: int, content: RecordDict) -> str:
         """Return the identity behind a reply, such as "client-id:7"; raise `IdentityRefused` where it has none."""
         key = self._keys.get(node)
-        if key is not None and (self.mode == "key" or (self.mode == "auto" and node in self._registered)):
+        if key is not None and self.mode in ("auto", "key"):
             return key
         for name in self.names:
             value = _reported_id(content, name)
@@ -106,16 +120,15 @@ class Identity:
                 return self._claim(node, f"{name}:{value}")
         if self.mode.startswith("metric:"):
             raise IdentityRefused(f"it does not report {self.names[0]!r}, which identity={self.mode!r} needs")
-        if self.mode == "auto" and self.must_last:
-            raise IdentityRefused(NO_IDENTITY)
+        if self.mode in ("auto", "key") and self.must_last:
+            raise IdentityRefused(f"it reports no client-id and {NO_KEY}" if self.mode == "auto" else NO_KEY)
         return f"node:{node}"
 
     def _claim(self, node: int, identity: str) -> str:
         """Give a reported id to a node, unless it belongs to a node with another registered key."""
         if identity != printable(identity, _MAX_NAME):
             raise IdentityRefused(f"its identity {printable(identity, 40)} is not a short line of text")
-        key = self._keys.get(node) if node in self._registered else None
-        owner = self.claims.get(identity)
+        key, owner = self._keys.get(node), self.claims.get(identity)
         if owner is not None and owner != key:
             raise IdentityRefused(
                 f"it claims to be {identity}, which belongs to a node with another key", conflict=True, client=identity
@@ -125,13 +138,15 @@ class Identity:
     def confirm(self, node: int, identity: str) -> None:
         """Take note of who contributed from a node: a reply that was left out says nothing about anybody."""
         self.nodes[node] = identity
-        if node in self._registered and self.mode.startswith("metric:"):
-            self.claims.setdefault(identity, self._keys[node])
+        key = self._keys.get(node)
+        if key is not None and self.mode.startswith("metric:"):
+            self.claims.setdefault(identity, key)
 
     def last_identity(self, node: int) -> str | None:
         """Return who is behind a node, as far as it is known before it answers: by its key, or by its last answer."""
-        if self.mode == "key" or (self.mode == "auto" and node in self._registered):
-            return self._keys.get(node)
+        key = self._keys.get(node)
+        if key is not None and self.mode in ("auto", "key"):
+            return key
         return f"node:{node}" if self.mode == "node" else self.nodes.get(node)
 
     def forget(self, identity: str) -> None:

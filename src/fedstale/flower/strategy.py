@@ -24,7 +24,7 @@ from .account import Account
 from .client_metrics import is_own
 from .evaluation import EvaluatedStrategy
 from .forgetting import erase, forget_overdue
-from .identity import NO_IDENTITY, REMEDIES
+from .identity import NO_KEY
 from .journal import per_client, round_metrics, scalars, to_metrics
 from .late_updates import note_unanswered, take_up_late
 from .loop import run_rounds
@@ -328,10 +328,10 @@ class RuleStrategy(EvaluatedStrategy):
         """Refuse to go on where nobody can be found again and everything is to be saved."""
         if self.aggregator is None or self.aggregator.identities or accepted or not self.identity.must_last:
             return
-        nameless = [reply for reply in left_out if reply.reason == NO_IDENTITY]
+        nameless = [reply for reply in left_out if reply.reason.endswith(NO_KEY)]
         if nameless:
-            what = f"a checkpoint needs clients that are found again, and {len(nameless)} replies name none. {REMEDIES}"
-            raise fail("identity", self.identity.mode, what)
+            what = f"a checkpoint needs clients that are found again, and {len(nameless)} replies name none. "
+            raise fail("identity", self.identity.mode, what + self.identity.remedies)
 
     def initialize_parameters(self, *_: Any, **__: Any) -> Any:
         """Refuse Flower's legacy workflows, SecAgg+ among them."""
