@@ -136,9 +136,16 @@ class State:
         The weights of those who stay are as if the others had never been there. An estimator of p forgets by itself
         (`Estimator.forget`).
         """
+        self.check_forgets()
         self.federation = self.federation.without(clients)
         self.last_seen[clients] = -1
         self.of_rule.forget(clients)
+
+    def check_forgets(self) -> None:
+        """Refuse to forget where a memory cannot; nothing was changed."""
+        for memory in self.of_rule.memories().values():
+            if not memory.forgets:
+                memory.forget([])  # says why
 
     @property
     def nbytes(self) -> int:

@@ -246,7 +246,23 @@ def test_a_resumed_run_knows_since_when_somebody_is_silent(tmp_path: Path) -> No
     assert [n["known"] for n in rounds(resumed, grid, [[0, 1], [0, 1], [0, 1]], first=4)] == [3, 2, 2]
 
 
-def test_a_memory_that_mixes_clients_cannot_forget_one() -> None:
-    strategy = FedStale(**QUICK, memory="lowrank:2", forget_after=1)
+@pytest.mark.parametrize("memory", ["lowrank:2", "clustered:2"])
+def test_a_memory_that_mixes_clients_cannot_forget_one(memory: str) -> None:
+    """The default ended the run in round 52, and a refused forget() had removed half of the client."""
+    with pytest.raises(fs.InvalidInput, match=r"forget_after = 1: .*cannot be taken out"):
+        FedStale(**QUICK, memory=memory, forget_after=1)
+    strategy, grid = FedStale(**QUICK, memory=memory), MemoryGrid(trainers(range(3), metrics={}))
+    rounds(strategy, grid, [[0, 1, 2], *[[0, 1]] * 55])
+    aggregator = strategy.aggregator
+    assert aggregator is not None
+    assert aggregator.identities == ["node:1000", "node:1001", "node:1002"]
+    alpha, last_seen = aggregator.state.federation.alpha(), aggregator.state.last_seen.copy()
     with pytest.raises(fs.InvalidInput, match="cannot be taken out"):
-        rounds(strategy, MemoryGrid(trainers(range(3))), [[0, 1, 2], [0, 1], [0, 1]])
+        strategy.forget("node:1002")
+    with pytest.raises(fs.InvalidInput, match="cannot be taken out"):
+        aggregator.state.forget(np.array([2]))
+    assert aggregator.identities == ["node:1000", "node:1001", "node:1002"]
+    assert strategy.identity.nodes[1002] == "node:1002"
+    np.testing.assert_array_equal(aggregator.state.federation.alpha(), alpha)
+    np.testing.assert_array_equal(aggregator.state.last_seen, last_seen)
+    rounds(strategy, grid, [[0, 1, 2]], first=57)

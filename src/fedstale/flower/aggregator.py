@@ -307,8 +307,9 @@ class Aggregator:
 
     def forget(self, identities: Sequence[str], probabilities: Probabilities) -> list[int]:
         """Let clients leave: row, identity and statistics are gone, N and α follow; return the indices they had."""
-        clients = self.members.remove(identities)
         state = self.state
+        state.check_forgets()
+        clients = self.members.remove(identities)
         for client in clients:
             self.client_buffers.pop(client, None)
             self.update_lengths.forget(client)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from logging import INFO, getLogger
 from typing import TYPE_CHECKING
 
+from .. import memory as memories
 from ..checks import fail
 from .checkpoint_file import holds_checkpoint
 
@@ -21,9 +22,12 @@ _FORGET_NODES_AFTER = 50
 def forget_overdue(strategy: RuleStrategy, index: int) -> list[str]:
     """Let those leave who were not heard of for so long as `forget_after` says; return who they were."""
     assert strategy.aggregator is not None  # noqa: S101 - a round was applied
-    after = strategy.options["forget_after"]
-    nodes_after = _FORGET_NODES_AFTER if after == "auto" else after
-    gone = strategy.aggregator.members.overdue(index - 1, None if after == "auto" else after, nodes_after)
+    after: int | None
+    if strategy.options["forget_after"] == "auto":
+        after, nodes_after = None, None if memories.approximate(strategy.options["memory"]) else _FORGET_NODES_AFTER
+    else:
+        after = nodes_after = strategy.options["forget_after"]
+    gone = strategy.aggregator.members.overdue(index - 1, after, nodes_after)
     if gone:
         _forget(strategy, gone)
         text = "round %d: %d clients were not heard of for too long and are forgotten: %s"
@@ -66,7 +70,8 @@ def _erase(strategy: RuleStrategy, client: str | int) -> None:
 
 def _forget(strategy: RuleStrategy, identities: Sequence[str]) -> list[int]:
     assert strategy.aggregator is not None  # noqa: S101 - callers have one
+    gone = strategy.aggregator.forget(identities, strategy.probabilities)
     for name in identities:
         strategy.asking.late.forget([node for node, client in strategy.identity.nodes.items() if client == name])
         strategy.identity.forget(name)
-    return strategy.aggregator.forget(identities, strategy.probabilities)
+    return gone

@@ -138,6 +138,11 @@ def checked(strategy: type, options: Options) -> Options:
     _check_held(settings, options)
     if settings["forget_after"] != "auto" and settings["forget_after"] is not None:
         positive_int("forget_after", settings["forget_after"])
+        if memories.approximate(settings["memory"]) is not None:
+            what = (
+                f"cannot be had with memory={settings['memory']!r}: {memories.MIXED}. Use a memory with rows, or None"
+            )
+            raise fail("forget_after", settings["forget_after"], what)
     for name in ("num_clients", "max_clients", "halve_rows_every"):
         if settings[name] is not None:  # type: ignore[literal-required]
             positive_int(name, settings[name])  # type: ignore[literal-required]

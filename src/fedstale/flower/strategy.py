@@ -93,7 +93,8 @@ class RuleStrategy(EvaluatedStrategy):
     forget_after
         Rounds after which a client that was not heard of (it neither contributed nor was seen connected) leaves the
         objective; coming back it is new. "auto" (default): 50 for clients known by a node id only, which a device
-        does not get twice, never for others; None: never.
+        does not get twice, never for others, nor from a memory without rows ("lowrank:K"), which cannot forget; None:
+        never.
     robust
         How what is new in a round is combined: "median", "trimmed:0.2" or "norms:3", see `fedstale.rules.Robust`. None
         (default): by the rule alone, without bias.

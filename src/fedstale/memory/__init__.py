@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checks import fail
-from .base import PreparedExchange, StaleMemory
+from .base import MIXED, PreparedExchange, StaleMemory
 from .clustered import Clustered
 from .compact import Compact
 from .held import NAME as _CLIENTS
@@ -15,6 +15,7 @@ from .precision import PRECISIONS, Precision, precision
 from .store import Memory
 
 __all__ = [
+    "MIXED",
     "PRECISIONS",
     "Clustered",
     "LowRank",

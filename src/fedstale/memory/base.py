@@ -19,6 +19,9 @@ from ..federation import Ints, as_rows
 from . import kernel
 from .precision import Precision
 
+MIXED = "what it keeps of a client cannot be taken out"
+"""Why a memory without rows does not forget."""
+
 
 class PreparedExchange(ABC):
     """Fresh rows that are ready to replace stale ones: the sums of the round, and `commit` to make the rows current."""
@@ -128,7 +131,12 @@ class StaleMemory(ABC):
 
     def forget(self, clients: ArrayLike) -> None:
         """Let clients leave: they have no h_i any more, as if never seen."""
-        raise fail("memory", type(self).__name__, "what it keeps of a client cannot be taken out: use one with rows")
+        raise fail("memory", type(self).__name__, f"{MIXED}: use one with rows")
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a client can be taken out of it."""
+        return type(self).forget is not StaleMemory.forget
 
     def erase_spare(self) -> None:
         """Overwrite what is left of rows that are nobody's any more."""
