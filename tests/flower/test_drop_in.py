@@ -288,9 +288,26 @@ def test_a_metrics_function_sees_replies_as_they_came_and_may_fail() -> None:
         run(FedStale(**QUICK, train_metrics_aggr_fn=broken), trainers([3, 5]), 1, record(first_model()))
 
 
+@pytest.mark.parametrize("kind", [FedAvg, FedStale])
+def test_a_metrics_function_may_have_nothing_to_say(kind: Any) -> None:
+    """Flower's FedAvg runs with one that returns None; here it ended in an AttributeError."""
+    strategy = kind(train_metrics_aggr_fn=lambda *_: None, evaluate_metrics_aggr_fn=lambda *_: None)
+    result = run(strategy, trainers([0, 1]), 2, record(first_model()))
+    assert not [n for numbers in result.train_metrics_clientapp.values() for n in numbers if "fedstale/" not in n]
+    assert not result.evaluate_metrics_clientapp
+
+
+class OwnPrivacy(DifferentialPrivacyServerSideFixedClipping):
+    """A wrapper of a user's, which configures rounds without Flower's code."""
+
+    def configure_train(this, *arguments: Any) -> Any:
+        return this.strategy.configure_train(*arguments)
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
+        lambda s: OwnPrivacy(s, 1.0, 0.5, 2),
         lambda s: DifferentialPrivacyServerSideFixedClipping(s, 1.0, 0.5, 2),
         lambda s: DifferentialPrivacyClientSideAdaptiveClipping(s, 0.1, 20),
     ],

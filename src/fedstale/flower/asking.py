@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
 
-from ..checks import fail
 from ..participation import Selection
 from ..randomness import generator
 from .aggregator import Aggregator
@@ -41,7 +39,7 @@ class Asking:
         given = options["selection"] if options["selection"] is not None else selection
         self.train = Selector(options["fraction_train"], options["min_train_nodes"], given, seed, "train")
         self.evaluate = Selector(options["fraction_evaluate"], options["min_evaluate_nodes"], None, seed, "evaluate")
-        self.max_wait = _checked_wait(options["max_wait"])
+        self.max_wait = options["max_wait"]
         self.connected: list[int] = []
         """The nodes that were there when the last round of training was configured."""
         self.busy: set[int] = set()
@@ -130,11 +128,3 @@ class Asking:
         idle = [client for node, client in clients.items() if node not in asked and node not in self.busy]
         not_asked = idle + absent[~counted].tolist()
         return replace(setting, asked_share=share, connected=there, not_asked=not_asked, never_asked=len(unknown))
-
-
-def _checked_wait(max_wait: Any) -> float | None:
-    """Return the longest wait in seconds; None waits for ever."""
-    if max_wait is not None and not max_wait >= 0:
-        raise fail("max_wait", max_wait, "must be a number of seconds, or None to wait for ever")
-    wait: float | None = max_wait
-    return wait

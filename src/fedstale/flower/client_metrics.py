@@ -48,8 +48,10 @@ def aggregate_metrics(
         return None
 
 
-def _clean(metrics: MetricRecord) -> MetricRecord:
+def _clean(metrics: MetricRecord | None) -> MetricRecord | None:
     """Return metrics under short printable names, and not too many of them: clients may have chosen them."""
+    if metrics is None:  # a function of the user's may have nothing to say, as for FedAvg
+        return None
     kept = [item for item in metrics.items() if not isinstance(item[1], list) or len(item[1]) <= _MOST_NUMBERS]
     return MetricRecord({printable(name, _LONGEST_NAME): value for name, value in kept[:_MOST_METRICS]})
 

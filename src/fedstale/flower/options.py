@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -146,6 +147,18 @@ def checked(strategy: type, options: Options) -> Options:
     for name in ("num_clients", "max_clients", "halve_rows_every"):
         if settings[name] is not None:  # type: ignore[literal-required]
             positive_int(name, settings[name])  # type: ignore[literal-required]
+    if settings["proximal_mu"] is not None:
+        number("proximal_mu", settings["proximal_mu"], 0.0)
+    wait: Any = settings["max_wait"]
+    if wait is not None and (isinstance(wait, bool) or not isinstance(wait, Real) or not float(wait) >= 0):
+        raise fail("max_wait", wait, "must be a number of seconds, or None to wait for ever")
+    patterns: Any = settings["averaged_buffers"]
+    if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise fail("averaged_buffers", patterns, 'must be a list of patterns of names, such as ["*running_mean"]')
+    for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
+        function: Any = settings[name]  # type: ignore[literal-required]
+        if function is not None and not callable(function):
+            raise fail(name, function, "must be a function of the replies' contents and weighted_by_key, or None")
     for name in ("max_norm_ratio", "max_examples_ratio"):
         if settings[name] is not None:  # type: ignore[literal-required]
             number(name, settings[name], 1.0)  # type: ignore[literal-required]

@@ -27,7 +27,6 @@ _CENTRAL_PRIVACY = (
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyClientSideAdaptiveClipping,
 )
-_WRAPPING = {wrapper.configure_train.__code__ for wrapper in _CENTRAL_PRIVACY}
 _NO_CENTRAL_PRIVACY = (
     "does not hold what it promises around this strategy: its noise is meant for a mean, in which a client moves the "
     "model by at most clipping_norm / n, while here a rare client counts 1/p times and is remembered in later rounds. "
@@ -44,12 +43,14 @@ def refuse_central_privacy() -> None:
     """Refuse to be wrapped in Flower's central differential privacy, whose guarantee would not hold.
 
     A wrapper does not tell the strategy inside that it is there, and is not run by its `start`: all that can be seen of
-    it is that its `configure_train` is among the callers.
+    it is that a method of it, or of a class derived from it, is among the callers.
     """
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code in _WRAPPING:
-            raise fail("strategy", type(frame.f_locals["self"]).__name__, _NO_CENTRAL_PRIVACY)
+        first = frame.f_code.co_varnames[:1]  # a method's self, whatever it is called
+        caller = frame.f_locals.get(first[0]) if first else None
+        if isinstance(caller, _CENTRAL_PRIVACY):
+            raise fail("strategy", type(caller).__name__, _NO_CENTRAL_PRIVACY)
         frame = frame.f_back  # type: ignore[assignment]
 
 
