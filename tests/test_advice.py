@@ -12,11 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedstale as fs
-from fedstale.advice import _NEGLIGIBLE, _WORTH, Advice, MeasuredCorrelation, advise, size_text
+from fedstale.advice import (
+    _NEGLIGIBLE,
+    _WORTH,
+    Advice,
+    MeasuredCorrelation,
+    MeasuredGain,
+    PilotedRule,
+    advise,
+    size_text,
+)
+from fedstale.analysis import Estimate
 from fedstale.checks import InvalidInput
 from fedstale.participation import Bernoulli, Trace
-from fedstale.simulation.pilot import run_pilot, stored_pilot
+from fedstale.simulation.pilot import _Runs, run_pilot, stored_pilot
 from tests.command_line import ok
+from tests.docs.blocks import shape
 from tests.shared_data import shared_file
 
 chances = st.lists(st.floats(0.001, 1.0) | st.just(0.0) | st.just(1.0), min_size=1, max_size=30).filter(any)
@@ -27,6 +38,48 @@ known = (
         MeasuredCorrelation, st.floats(-1.0, 1.0), st.floats(0.0, 0.5), st.none() | st.floats(-1, 1), st.just("a pilot")
     )
 )
+
+
+def piloted(plain: list[float], memory: list[float], diverged: tuple[bool, bool] = (False, False)) -> MeasuredGain:
+    """What a pilot would have found with these objectives on the seeds for judging."""
+    rows = []
+    for rule, values, lost in zip(("u-fedavg", "tempered"), (plain, memory), diverged, strict=True):
+        ended = [7 if lost and not k else None for k in range(len(values))]
+        rows.append(PilotedRule(rule, {0.1: 1.0, 0.3: float("nan")}, 0.1, Estimate.of(values, ended)))
+    gain = Estimate.of(np.subtract(plain, memory)) if not any(diverged) else Estimate(float("nan"), float("nan"))
+    return MeasuredGain(rows[0], rows[1], gain, "a pilot")
+
+
+losses = st.lists(st.floats(0.0, 10.0), min_size=3, max_size=3)
+
+
+@given(chances, known, st.builds(piloted, losses, losses, st.tuples(st.booleans(), st.booleans())))
+def test_with_a_pilot_the_answer_follows_from_what_it_measured(
+    p: list[float], correlation: float | MeasuredCorrelation | None, gain: MeasuredGain
+) -> None:
+    found = advise(p, 10, correlation, gain=gain)
+    if found.noise <= _NEGLIGIBLE:
+        assert found.verdict == "do not bother"
+        return
+    lost = bool(gain.plain.objective.diverged), bool(gain.memory.objective.diverged)
+    ahead = gain.gain.mean > 2 * gain.gain.error or lost == (True, False)
+    behind = -gain.gain.mean > 2 * gain.gain.error or lost == (False, True)
+    assert found.verdict == ("keep" if ahead else "do not bother" if behind else "cannot tell")
+    assert found.rule == ("u-fedavg" if behind else "tempered")
+    assert found.beta is None
+    assert f'"{found.rule}"' in found.sentence
+    for rule in (gain.plain, gain.memory):
+        assert f"{rule.objective:.3g}" in found.sentence
+    beginning = {"keep": "Keep stale", "do not bother": "Do not bother", "cannot tell": "Cannot tell"}[found.verdict]
+    assert found.sentence.startswith(beginning)
+
+
+def test_no_advice_against_the_default_rule_that_nobody_measured() -> None:
+    """On the phones the pilot said do not bother, take u-fedavg; the leaderboard has U-FedAvg far behind there."""
+    p = [1.0] * 12 + [0.05] * 12
+    assert "unbiased" in advise(p, correlation=0.1).sentence
+    assert advise(p, correlation=0.1, gain=piloted([0.8, 0.9, 1.0], [0.1, 0.1, 0.1])).verdict == "keep"
+    assert advise(p, correlation=0.9, gain=piloted([0.1, 0.1, 0.1], [0.8, 0.9, 1.0])).verdict == "do not bother"
 
 
 @given(chances, known, st.none() | st.integers(1, 5000), st.none() | st.floats(0.0, 10.0), st.integers(1, 10**9))
@@ -105,26 +158,56 @@ def test_the_share_of_clients_seen_before() -> None:
 
 def test_a_pilot_measures() -> None:
     p = np.array([1.0] * 6 + [0.3] * 6)
-    pilot = run_pilot("digits", p, rounds=60)
+    pilot = run_pilot("digits", p, rounds=30)
+    assert pilot.measured is not None
     assert 0.0 < pilot.measured.correlation <= 1.0
     assert 0.0 < pilot.measured.error < 0.3
     assert pilot.measured.alike is not None
     assert pilot.num_params == 2410
-    again = run_pilot("digits", p, rounds=60)
-    assert again == pilot
+    assert pilot.gain is not None
+    for rule in (pilot.gain.plain, pilot.gain.memory):
+        assert rule.rate == min(rule.tried, key=rule.tried.__getitem__)
+        assert len(rule.tried) >= 4
+        assert 0.0 < rule.objective.error < rule.objective.mean
+    difference = pilot.gain.plain.objective.mean - pilot.gain.memory.objective.mean
+    assert pilot.gain.gain.mean == pytest.approx(difference)
+
+
+def test_pilots_repeat() -> None:
+    p = np.array([1.0] * 3 + [0.3] * 3)
+    assert run_pilot("quadratic", p, rounds=30) == run_pilot("quadratic", p, rounds=30)
     with pytest.raises(InvalidInput, match="no client came twice"):
-        run_pilot("digits", np.full(12, 0.01), rounds=2)
+        run_pilot("quadratic", np.full(12, 0.01), rounds=2)
 
 
 def test_a_pilot_replays_a_log() -> None:
     trace = Trace.record(Bernoulli(np.linspace(0.1, 0.9, 40)), 0, 50)
     pilot = run_pilot("quadratic", trace)
-    assert pilot.measured.source == "quadratic, 24 clients, 50 rounds"
+    assert pilot.gain is not None
+    assert pilot.gain.source == "quadratic, 24 clients, 50 rounds"
+
+
+@pytest.mark.parametrize("who", [np.full(30, 0.5), np.array([0.0, 0.5, 1.0]), Trace.from_matrix(["101", "011"] * 4)])
+@pytest.mark.parametrize(("task", "clients"), [("heart-disease", 4), ("wisdm", 36), ("shakespeare-gru", 141)])
+def test_a_natural_federation_has_its_own_number_of_clients(who: Trace | np.ndarray, task: str, clients: int) -> None:
+    process, _ = _Runs(task, who, 5, None)._sample(0)
+    assert process.num_clients == clients
+    assert process.probabilities().min() > 0.0
+
+
+def test_a_pilot_on_a_natural_federation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSTALE_DATA", str(shared_file("heart-cleveland.csv").parent))
+    assert "heart-disease, 4 clients, 12 rounds" in ok(
+        "advise", "--p", "6x0.5", "--rounds", "12", "--pilot", "heart-disease"
+    )
 
 
 def test_a_store_is_a_pilot(tmp_path: Path) -> None:
     fs.simulate("digits", rule="fedstale", beta="auto", p_min=0.5, rounds=20, store=tmp_path / "store")
-    found = stored_pilot(tmp_path / "store").measured
+    pilot = stored_pilot(tmp_path / "store")
+    found = pilot.measured
+    assert found is not None
+    assert pilot.gain is None  # the answer is about the unbiased rules
     assert 0.0 <= found.correlation <= 1.0
     fs.simulate("digits", rule="fedavg", rounds=2, store=tmp_path / "other")
     with pytest.raises(InvalidInput, match="no finished run"):
@@ -138,6 +221,17 @@ def test_advice_on_the_phones(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = re.search(r"fedstale advise phones\n```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert shown is not None
     assert ok("advise", "phones").split() == shown[1].split()
+
+
+@pytest.mark.slow  # 61 runs of 200 rounds
+def test_a_pilot_on_the_phones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/availability.md shows, whatever the last digits are; and it keeps, as the leaderboard would."""
+    monkeypatch.setenv("FEDSTALE_DATA", str(shared_file("availability-phones.txt").parent))
+    page = (Path(__file__).parents[1] / "docs" / "availability.md").read_text(encoding="utf-8")
+    shown = re.search(r"--pilot digits\n```\n\n```text\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    assert "Keep stale updates" in shown[1]
+    assert shape(shown[1]) in shape(ok("advise", "phones", "--pilot", "digits"))
 
 
 def test_advice_is_plain_data() -> None:

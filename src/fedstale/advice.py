@@ -11,8 +11,14 @@ the share of V₀ that is due to clients that were seen before: s_i = 1 − (1 �
 rounds. The smallest is 1 − Sc² at β = c. p says S; c it does not say: it is given, or measured in a pilot, or unknown,
 and then the table has a line for each of several.
 
-The answer follows from the table. Where all of its lines gain at least `_WORTH`, keep; where none does, or where there
-is hardly any noise to begin with, do not bother; else nobody can tell before c is known.
+That table is of the unbiased rules. The default rule, `rules.DEFAULT`, trades some bias for less noise and is not in
+it: what it is worth is measured, by a pilot that runs it and U-FedAvg, each at its own best rate.
+
+The answer follows from the tables. Where a pilot compared the two, keep if the default rule ends with the lower
+objective by more than twice the error of the difference, do not bother if with the higher one, else nobody can tell.
+Without it the answer is about the unbiased rules: where all lines of the table gain at least `_WORTH`, keep; where none
+does, do not bother; else nobody can tell before c is known. Where there is hardly any noise to begin with, do not
+bother.
 """
 
 from __future__ import annotations
@@ -23,7 +29,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import theory
+from . import rules, theory
+from .analysis import Estimate
 from .checks import Float, counted, fail, number, positive_int, vector
 
 _Verdict = Literal["keep", "do not bother", "cannot tell"]
@@ -59,8 +66,60 @@ class MeasuredCorrelation:
 
 
 @dataclass(frozen=True)
+class PilotedRule:
+    """A rule in a pilot.
+
+    Attributes
+    ----------
+    rule
+        Its name.
+    tried
+        The objective by rate, on the seeds for choosing; NaN where one of them diverged.
+    rate
+        The best of them.
+    objective
+        At that rate, on the seeds for judging.
+    """
+
+    rule: str
+    tried: dict[float, float]
+    rate: float
+    objective: Estimate
+
+
+@dataclass(frozen=True)
+class MeasuredGain:
+    """What a memory was worth in a pilot: the default rule against U-FedAvg, on the same participants and batches.
+
+    Attributes
+    ----------
+    plain, memory
+        U-FedAvg and the default rule, each at its own best rate.
+    gain
+        How much lower the objective of the default rule is, over the seeds for judging.
+    source
+        What was run, in words.
+    """
+
+    plain: PilotedRule
+    memory: PilotedRule
+    gain: Estimate
+    source: str
+
+    @property
+    def verdict(self) -> _Verdict:
+        """Whether the default rule is ahead beyond the error; a rule that diverged is behind one that did not."""
+        lost = bool(self.plain.objective.diverged), bool(self.memory.objective.diverged)
+        if lost[0] != lost[1]:
+            return "keep" if lost[0] else "do not bother"
+        if not self.gain.decided:
+            return "cannot tell"
+        return "keep" if self.gain.mean > 0.0 else "do not bother"
+
+
+@dataclass(frozen=True)
 class _ExpectedNoise:
-    """One line of the table: noise relative to U-FedAvg, if stored updates have this correlation with the next ones."""
+    """One line of the table: noise of unbiased rules relative to U-FedAvg, if stored updates have this correlation."""
 
     correlation: float
     beta: float
@@ -90,7 +149,9 @@ class Advice:
     correlation
         c where it was given or measured, else None.
     table
-        Noise relative to U-FedAvg, a line for each correlation that has to be reckoned with.
+        Noise of the unbiased rules relative to U-FedAvg, a line for each correlation that has to be reckoned with.
+    gain
+        What a pilot measured of the default rule and U-FedAvg; None without one.
     theory_beta
         β* of the paper's bound, by σ_g² in units of σ²/K.
     num_params, storage
@@ -113,6 +174,7 @@ class Advice:
     noise_together: float | None
     correlation: float | None
     table: tuple[_ExpectedNoise, ...]
+    gain: MeasuredGain | None
     theory_beta: dict[float, float]
     num_params: int
     storage: dict[str, int]
@@ -130,6 +192,7 @@ def advise(
     *,
     rounds: int | None = None,
     noise_together: float | None = None,
+    gain: MeasuredGain | None = None,
 ) -> Advice:
     """Say whether to keep stale updates, and with which rule.
 
@@ -146,6 +209,8 @@ def advise(
         T; default: 10/p_min, ten visits of the rarest client.
     noise_together
         Var Σ_S 1/(n p_i) over the clients that come, as a log or a process has it (`theory.weight_variance`).
+    gain
+        What a pilot measured of the default rule and U-FedAvg; the answer is then about these two.
     """
     every = vector("p", p)
     if not every.size or (every < 0.0).any() or (every > 1.0).any():
@@ -162,8 +227,20 @@ def advise(
     known = correlation.correlation if isinstance(correlation, MeasuredCorrelation) else correlation
     storage = {"float32": 4 * chance.size * num_params, "bfloat16": 2 * chance.size * num_params}
     largest = max(noise, noise_together or 0.0)
-    verdict, reason = _verdict(table, largest, seen, correlation)
-    rule, beta = ("fedstale", "auto") if verdict != "do not bother" else (_without_memory(chance), None)
+    memory = f"{size_text(storage['float32'])} ({counted(chance.size, 'client')} × {num_params:,} parameters × 4 bytes)"
+    verdict: _Verdict = "do not bother"
+    reason, beta = _quiet(largest), None
+    if reason is not None:
+        rule = _without_memory(chance)
+        sentence = f'Do not bother to keep stale updates: {reason}. Take rule "{rule}", and save {memory}.'
+    elif gain is not None:
+        verdict, reason = gain.verdict, _measured_reason(gain)
+        rule = gain.plain.rule if verdict == "do not bother" else gain.memory.rule
+        sentence = _measured_sentence(verdict, reason, gain, memory)
+    else:
+        verdict, reason = _verdict(table, seen, correlation)
+        rule, beta = ("fedstale", "auto") if verdict != "do not bother" else (_without_memory(chance), None)
+        sentence = _sentence(verdict, reason, rule, memory)
     return Advice(
         num_clients=chance.size,
         never=int(every.size - chance.size),
@@ -177,6 +254,7 @@ def advise(
         noise_together=noise_together,
         correlation=known,
         table=table,
+        gain=gain,
         theory_beta={g: theory.optimal_beta_from_moments(1.0, g, chance) for g in (1.0, 10.0, 100.0, 1000.0)},
         num_params=num_params,
         storage=storage,
@@ -184,7 +262,7 @@ def advise(
         rule=rule,
         beta=beta,
         reason=reason,
-        sentence=_sentence(verdict, reason, rule, storage["float32"], chance.size, num_params),
+        sentence=sentence,
     )
 
 
@@ -226,16 +304,35 @@ def _without_memory(p: Float) -> str:
     return "fedavg" if p.max() <= _SAME * p.min() else "u-fedavg"
 
 
+def _quiet(noise: float) -> str | None:
+    """Say why there is nothing to take away; None where there is something."""
+    if noise == 0.0:
+        return "every client always comes, and plain averaging is exact"
+    if noise <= _NEGLIGIBLE:
+        return f"the noise of absence is only {noise:.2g} of a client's squared update"
+    return None
+
+
+def _measured_reason(gain: MeasuredGain) -> str:
+    ends = [f'"{one.rule}" at rate {one.rate:.3g} {_end(one.objective)}' for one in (gain.memory, gain.plain)]
+    apart = ""
+    if not np.isnan(gain.gain.mean):
+        size = Estimate(abs(gain.gain.mean), gain.gain.error)
+        errors = "more than" if gain.gain.decided else "not more than"
+        apart = f": {size:.3g} {'lower' if gain.gain.mean > 0.0 else 'higher'}, {errors} twice its error"
+    return f"in the pilot {ends[0]}, {ends[1]}{apart}"
+
+
+def _end(objective: Estimate) -> str:
+    return f"{objective:.3g}" if objective.diverged else f"ends with an objective of {objective:.3g}"
+
+
 def _verdict(
-    table: tuple[_ExpectedNoise, ...], noise: float, seen: float, correlation: float | MeasuredCorrelation | None
+    table: tuple[_ExpectedNoise, ...], seen: float, correlation: float | MeasuredCorrelation | None
 ) -> tuple[_Verdict, str]:
-    """Read the answer off the table, and say why."""
+    """Read the answer about the unbiased rules off the table, and say why."""
     gains = [1.0 - line.fedstale for line in table]
     least, most = min(gains), max(gains)
-    if noise == 0.0:
-        return "do not bother", "every client always comes, and plain averaging is exact"
-    if noise <= _NEGLIGIBLE:
-        return "do not bother", f"the noise of absence is only {noise:.2g} of a client's squared update"
     known = "measured" if isinstance(correlation, MeasuredCorrelation) else "assumed"
     best = max(table, key=lambda line: -line.fedstale)
     if most < _WORTH:
@@ -280,16 +377,32 @@ def _percent(least: float, most: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _sentence(verdict: _Verdict, reason: str, rule: str, size: int, clients: int, num_params: int) -> str:
-    memory = f"{size_text(size)} ({counted(clients, 'client')} × {num_params:,} parameters × 4 bytes)"
+def _sentence(verdict: _Verdict, reason: str, rule: str, memory: str) -> str:
+    """Put the answer about the unbiased rules into words."""
     if verdict == "keep":
         return (
             f'Keep stale updates: {reason}. Take rule "{rule}" with beta "auto"; the memory costs {memory}. The '
-            'default rule, "tempered", keeps the same memory and trades a little bias for less noise.'
+            f'default rule, "{rules.DEFAULT}", keeps the same memory and trades a little bias for less noise.'
         )
     if verdict == "do not bother":
-        return f'Do not bother to keep stale updates: {reason}. Take rule "{rule}", and save {memory}.'
+        return (
+            f'Do not bother to keep stale updates with an unbiased rule: {reason}. Of these rules take "{rule}", and '
+            f'save {memory}. The default rule, "{rules.DEFAULT}", is biased and not in the table: a pilot compares it '
+            "with U-FedAvg (--pilot TASK)."
+        )
     return (
         f'Cannot tell whether stale updates are worth keeping: {reason}. Until then rule "{rule}" with beta "auto" is '
         f"safe (β goes to 0 where the memory misleads); it costs {memory}."
+    )
+
+
+def _measured_sentence(verdict: _Verdict, reason: str, gain: MeasuredGain, memory: str) -> str:
+    keeping, without = gain.memory.rule, gain.plain.rule
+    if verdict == "keep":
+        return f'Keep stale updates: {reason}. Take rule "{keeping}"; the memory costs {memory}.'
+    if verdict == "do not bother":
+        return f'Do not bother to keep stale updates: {reason}. Take rule "{without}", and save {memory}.'
+    return (
+        f"Cannot tell whether stale updates are worth keeping: {reason}. More rounds and seeds tell more (fedstale "
+        f'compare). Until then "{keeping}" costs {memory}, "{without}" nothing.'
     )

@@ -59,6 +59,7 @@ SHAPES: dict[str, set[str]] = {
         "p_min",
         "ratio",
         "table",
+        "gain",
         "noise",
         "theory_beta",
         "storage",

@@ -14,7 +14,7 @@ from ..terminal import make_console
 from .options import Json, print_json
 
 if TYPE_CHECKING:
-    from ..advice import Advice, MeasuredCorrelation
+    from ..advice import Advice, MeasuredCorrelation, MeasuredGain
     from ..participation import Trace
 
 _SHOWN = 24
@@ -43,7 +43,10 @@ def advise(
     ] = None,
     pilot: Annotated[
         str | None,
-        typer.Option(help="Measure the correlation: a task to run for 200 rounds, or the folder of a store."),
+        typer.Option(
+            help="Measure: a task to run with and without a memory for 200 rounds, or the folder of a store with "
+            "FedStale's runs."
+        ),
     ] = None,
     times: Annotated[
         Path | None,
@@ -87,9 +90,9 @@ def advise(
         from ..checks import probabilities
 
         probabilities("p", chance)
-    measured, size = _measured(pilot, chance if trace is None else trace)
+    measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds)
     given = correlation if measured is None else measured
-    made = think(chance, num_params or size or 421_642, given, rounds=rounds, noise_together=together)
+    made = think(chance, num_params or size or 421_642, given, rounds=rounds, noise_together=together, gain=gain)
     if json:
         never = [] if trace is None else [trace.name(int(k)) for k in np.flatnonzero(chance == 0.0)]
         print_json({**asdict(made), "never_names": never, "measured": None if measured is None else asdict(measured)})
@@ -121,16 +124,20 @@ def _together(trace: Trace, chance: Float) -> float | None:
     return float(max(covariance.mean(), 0.0))
 
 
-def _measured(pilot: str | None, who: Trace | Float) -> tuple[MeasuredCorrelation | None, int | None]:
+def _measured(
+    pilot: str | None, who: Trace | Float, rounds: int | None
+) -> tuple[MeasuredCorrelation | None, MeasuredGain | None, int | None]:
     if pilot is None:
-        return None, None
-    from ..simulation.pilot import run_pilot, stored_pilot
+        return None, None, None
+    from ..simulation.pilot import ROUNDS, run_pilot, stored_pilot
     from ..tasks.defaults import ALIASES
     from ..tasks.names import task_names
 
-    known = pilot in (*task_names(), *ALIASES)
-    found = run_pilot(pilot, who) if known or not Path(pilot).is_dir() else stored_pilot(Path(pilot))
-    return found.measured, found.num_params
+    if pilot in (*task_names(), *ALIASES) or not Path(pilot).is_dir():
+        found = run_pilot(pilot, who, rounds=min(rounds or ROUNDS, ROUNDS), progress=None)
+    else:
+        found = stored_pilot(Path(pilot))
+    return found.measured, found.gain, found.num_params
 
 
 def _parse(text: str) -> list[float]:
@@ -174,6 +181,8 @@ def _show(
     if measured is not None:
         say(f"Measured: correlation {measured.correlation:.3f} ± {measured.error:.3f} ({measured.source}).")
     _show_table(console, advice)
+    if advice.gain is not None:
+        _show_gain(console, advice.gain)
     kind = " (the paper's MNIST CNN; --num-params for yours)" if model else ""
     sizes = ", ".join(f"{size_text(size)} as {name}" for name, size in advice.storage.items())
     say(f"Server memory for {advice.num_params:,} parameters{kind}: {sizes}.")
@@ -225,7 +234,9 @@ def _show_coverage(say: Any, advice: Advice, trace: Trace | None, chance: Float)
 def _show_table(console: Any, advice: Advice) -> None:
     from rich.table import Table
 
-    table = Table(title="noise relative to U-FedAvg, by the correlation of a stored update with the next one")
+    table = Table(
+        title="noise of unbiased rules relative to U-FedAvg, by the correlation of a stored update with the next one"
+    )
     for heading in ("correlation", "best β", "FedStale, best β", "FedVARP, β = 1"):
         table.add_column(heading, justify="right")
     for line in advice.table:
@@ -236,3 +247,16 @@ def _show_table(console: Any, advice: Advice) -> None:
     if advice.correlation is None:
         beta = ", ".join(f"{value:.2f} at {scale:g}" for scale, value in advice.theory_beta.items())
         console.print(f"β* of the paper's bound, by σ_g² in units of σ²/K: {beta}.", highlight=False)
+
+
+def _show_gain(console: Any, gain: MeasuredGain) -> None:
+    from rich.table import Table
+
+    table = Table(title="objective at the end of the pilot, by learning rate; the lower the better")
+    for heading in ("rule", *(f"{rate:.3g}" for rate in gain.plain.tried), "best rate", "judged at it"):
+        table.add_column(heading, justify="left" if heading == "rule" else "right")
+    for one in (gain.plain, gain.memory):
+        tried = ("diverged" if np.isnan(value) else f"{value:.3g}" for value in one.tried.values())
+        table.add_row(one.rule, *tried, f"{one.rate:.3g}", f"{one.objective:.3g}")
+    table.caption = f"{gain.source}; rates chosen on other seeds than those that judge (mean ± standard error)"
+    console.print(table)
