@@ -51,14 +51,17 @@ an actor that is done takes work from the others. Updates come back through shar
 them there and writes them into the memory's spare rows: there is no copy in between. Participants and batches are
 those of every other engine, since they are functions of (seed, round, client), and so are checkpoints and `--resume`.
 
-An actor that dies is replaced and its clients are trained again; an update is a function of (model, seed, round,
-client), and a round takes one of each client. Four deaths in a row without a result in between end the run, which can
-be resumed. The models are evaluated by the process that you started, with `--threads` threads. `--gpus-per-worker`
-gives actors GPUs; it has not been run, because there was no machine with one.
+An actor that dies (killed, out of memory, its machine gone) is replaced and its clients are trained again; an update
+is a function of (model, seed, round, client), and a round takes one of each client. As long as the cluster has no
+processor for a new actor, the others do its work. An actor that dies four times without a result in between ends the
+run, which can be resumed: `fedstale resume ID --ray-address ADDRESS --workers 4` where the cluster is another one now.
+Resumed runs are equal to rounding; those of small models, which an actor trains together, not to the bit, because who
+is trained with whom depends on the measured speeds. The models are evaluated by the process that you started, with
+`--threads` threads. `--gpus-per-worker` gives actors GPUs; it has not been run, because there was no machine with one.
 
 ## Data larger than memory
 `tasks.write_clients` writes clients' samples to files, one client after the other, and `tasks.open_clients` maps them:
-training reads the rows of its batches and nothing else, whichever engine does it.
+training reads the rows of its batches and nothing else, whichever engine does it; evaluation reads all.
 
 ```python
 import numpy as np
@@ -94,8 +97,8 @@ again = fs.simulate(task, rounds=20, p_min=0.5, lr=0.1, batch_size=16, progress=
 assert np.allclose(again.model, result.model, atol=1e-6)  # the same samples
 ```
 
-All other data lie in Ray's object store, once per machine that uses them, and Ray moves them to disk when they do not
-fit.
+All other data lie in Ray's object store, once per machine that uses them; an actor holds on to the blocks that it used
+last, about twice its share, so that Ray may move others to disk (which was not tried here).
 """
 
 LOCKSTEP = """\
@@ -203,8 +206,8 @@ def _limits(results: Path) -> list[str]:
         "evaluation is left out.",
     )
     lines += _about(results, "scale-constants")
-    lines += ["| workers | clients a round | training | driver | server's pass | network | efficiency | limit |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines += ["| workers | clients a round | training | driver | server's pass | network | efficiency | limit | held |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
     for workers in (10, 100, 1000):
         clients = PER_WORKER * workers
         parts = {
@@ -216,13 +219,15 @@ def _limits(results: Path) -> list[str]:
         whole = train + sum(parts.values())
         shown = " | ".join(f"{value:.2f} s" for value in parts.values())
         largest = max(parts, key=lambda name: parts[name])
-        lines.append(f"| {workers:,} | {clients:,} | {train:.2f} s | {shown} | {train / whole:.0%} | {largest} |")
+        cells = f"{workers:,} | {clients:,} | {train:.2f} s | {shown} | {train / whole:.0%} | {largest}"
+        lines.append(f"| {cells} | {clients * update / 1e9:.1f} GB |")
     return [
         *lines,
         "",
         *_text(
             "*efficiency*: training over everything; *limit*: the largest",
-            "part beside training. One driver is enough as long",
+            "part beside training; *held*: the round's updates, in the object store of the driver's machine until the",
+            "server's pass. One driver is enough as long",
             "as it takes a round's updates in less time than a worker trains",
             "its clients; beyond that the updates, not the",
             "training, set the pace, whatever the engine. What helps is more",

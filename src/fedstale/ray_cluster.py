@@ -27,9 +27,8 @@ def connect(address: str | None = None) -> tuple[Any, bool]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if ray.is_initialized():
         return ray, False
-    where = None if address == "local" else address
-    try:
-        ray.init(address=where, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:  # without an address Ray would join a cluster that runs here, or that the environment names
+        ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, logging_level="error")
     except Exception as error:  # Ray raises plain exceptions, too, as when its processes do not start in time
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InvalidInput(f"ray address {address!r}: {reason}") from None

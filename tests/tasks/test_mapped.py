@@ -88,3 +88,31 @@ def test_training_is_that_of_data_in_memory(tmp_path: Path) -> None:
     engines = [training.make(task, local, engine="loop", threads=1) for task in (there, here)]
     first, second = (engine.updates(engine.initial, range(len(SIZES)), 0) for engine in engines)
     np.testing.assert_array_equal(first, second)
+
+
+def test_images_stay_in_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions like channels last: of data in files each batch is rearranged, instead of all of them in memory."""
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(9, 3, 6, 6)), rng.integers(2, size=9)) for _ in range(3)]
+
+    class Convolutions(nn.Module):  # not a plain sequence: not run in blocks
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 4, 3), nn.Linear(64, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.last(functional.relu(self.first(x)).flatten(1))
+            return found
+
+    found = []
+    here = Task.from_datasets(Convolutions, functional.cross_entropy, data, data).train
+    for split in (here, write_clients(tmp_path, data)):
+        task = Task("images", split, split, Convolutions, functional.cross_entropy, 2, np.zeros(3, dtype=np.int64))
+        engine = training.make(task, training.LocalTraining(lr=0.1, steps=3, batch_size=4), engine="loop")
+        samples: Any = engine.setup.train
+        assert samples.channels_last
+        found.append(np.array(engine.updates(engine.initial, [0, 2], 0)))
+        assert samples.inputs(torch.arange(4)).is_contiguous(memory_format=torch.channels_last)
+    x: Any = split.x
+    assert samples._x.data_ptr() == x.data_ptr()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-7)

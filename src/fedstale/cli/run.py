@@ -9,7 +9,7 @@ import typer
 
 from ..checks import InvalidInput, counted
 from ..interrupts import postponed
-from ..simulation.settings import DEFAULT_TASK, Settings, make_settings
+from ..simulation.settings import DEFAULT_TASK, WHERE, Settings, make_settings
 from ..simulation.settings_file import from_toml, to_toml
 from . import complete
 from .options import Json, Patience, Quiet, StorePath, Target, print_json, say, task_of, with_settings
@@ -65,10 +65,9 @@ def run(
                 opened, settings, every=checkpoint_every, quiet=quiet or json, name=name, trackers=trackers
             )
         else:
-            every, silent = checkpoint_every, quiet or json
-            stored_run = _start_or_resume(
-                opened, settings, which=begun.id, every=every, quiet=silent, trackers=trackers
-            )
+            options: Any = {"every": checkpoint_every, "quiet": quiet or json, "trackers": trackers}
+            where = {name: getattr(settings, name) for name in WHERE}
+            stored_run = _start_or_resume(opened, settings, which=begun.id, where=where, **options)
         _print_result(opened.run(stored_run.id), as_json=json)
 
 
@@ -80,10 +79,12 @@ def resume(
     from_checkpoint: Annotated[
         bool, typer.Option("--from-checkpoint", help="Resume even if the store lacks metrics of the last rounds.")
     ] = False,
+    workers: Annotated[int | None, typer.Option(help="Actors of engine ray; default: as before.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="Ray cluster of engine ray; default: as before.")] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Resume an interrupted run; the result is bit for bit that of an uninterrupted one.
+    """Resume an interrupted run; the result is bit for bit that of an uninterrupted one (on Ray: to rounding).
 
     WHICH is its id, the beginning or end of it, or its name; by default the last run that was interrupted.
     """
@@ -103,7 +104,8 @@ def resume(
                 say(f"run {info.id} {_ended(info)}; see fedstale runs show {info.id}")
             return
         options: Any = {"every": checkpoint_every, "quiet": quiet or json, "from_checkpoint": from_checkpoint}
-        _start_or_resume(opened, make_settings(**info.config), which=info.id, **options)
+        where = {"workers": workers, "ray_address": ray_address}
+        _start_or_resume(opened, make_settings(**info.config), which=info.id, where=where, **options)
         _print_result(opened.run(info.id), as_json=json)
 
 
@@ -122,6 +124,7 @@ def _start_or_resume(
     settings: Settings,
     *,
     which: str | None = None,
+    where: dict[str, Any] | None = None,
     every: int,
     quiet: bool,
     name: str | None = None,
@@ -145,7 +148,7 @@ def _start_or_resume(
     if which is None:
         stored_run, simulation = begin_run(store, settings, name=name, **options)
     else:
-        stored_run, simulation = continue_run(store, which, from_checkpoint=from_checkpoint, **options)
+        stored_run, simulation = continue_run(store, which, where=where, from_checkpoint=from_checkpoint, **options)
     if not quiet:
         verb = "started" if which is None else f"resumed at round {simulation.state.round}"
         what = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..configs import canonical, whole
 from ..store import RunInfo, Store, digest
-from .settings import Settings, make_settings
+from .settings import WHERE, Settings, make_settings
 
 _DEFAULTS = canonical(make_settings().record())
 
@@ -19,7 +19,8 @@ _DEFAULTS = canonical(make_settings().record())
 def identity(config: Mapping[str, Any]) -> str:
     """Return what identifies a run: a hash of the settings that differ from the defaults."""
     absent = object()
-    return digest({name: value for name, value in canonical(config).items() if value != _DEFAULTS.get(name, absent)})
+    counted = {name: value for name, value in canonical(config).items() if name not in WHERE}
+    return digest({name: value for name, value in counted.items() if value != _DEFAULTS.get(name, absent)})
 
 
 def same_runs(store: Store, settings: Settings, statuses: Iterable[str]) -> Iterator[RunInfo]:

@@ -249,6 +249,8 @@ def resume(
     callbacks: Sequence[Callback] = (),
     checkpoint_every: int = 10,
     from_checkpoint: bool = False,
+    workers: int | None = None,
+    ray_address: str | None = None,
 ) -> Result:
     """Resume a stored run from its last checkpoint, and return the whole run.
 
@@ -268,9 +270,12 @@ def resume(
     from_checkpoint
         Resume even if the store is an older copy that lacks the last rounds before the checkpoint; a warning names the
         rounds without metrics.
+    workers, ray_address
+        Of a run of the engine "ray", where its cluster is another one now; default: as before.
     """
     from ..store import Store
 
+    where = {"workers": workers, "ray_address": ray_address}
     given: dict[str, Any] = {
         "task": task,
         "rule": rule,
@@ -282,9 +287,9 @@ def resume(
     }
     if not isinstance(store, Store):
         with Store.open(None if store is None else Path(store), create=False) as opened:
-            return resume(run, store=opened, **given)
+            return resume(run, store=opened, **given, **where)  # type: ignore[arg-type]
     with postponed("round"):
-        stored_run, simulation = continue_run(store, run, **given)
+        stored_run, simulation = continue_run(store, run, where=where, **given)
         return result(
             simulation,
             simulation.run(),

@@ -25,6 +25,8 @@ TIME_SETTINGS = (
     *("server_options", "deadline", "devices", "device_options", "slot_seconds", "model_bytes", "until_seconds"),
 )
 """Settings that mean something only where it does."""
+WHERE = ("workers", "ray_address")
+"""Settings that say where a run is computed: on another cluster it is the same run."""
 DEFAULT_TASK = "digits-mlp"
 """What is learned unless something else is asked for."""
 _MOST_STEPS = 1_000_000
@@ -197,7 +199,7 @@ class Settings(BaseModel):
             raise fail("p_min", self.p_min, allowed)
         if self.epochs is not None and self.local_steps is not None:
             raise fail("epochs", self.epochs, "give local_steps or epochs, not both")
-        for name in ("workers", "ray_address", "gpus_per_worker"):
+        for name in (*WHERE, "gpus_per_worker"):
             if self.engine != "ray" and getattr(self, name) != type(self).model_fields[name].default:
                 raise fail(name, getattr(self, name), 'is for engine "ray" only')
         for setting, *parts in (

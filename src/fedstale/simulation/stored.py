@@ -154,10 +154,16 @@ def begin_run(
     return run, _prepare_run(store, run, settings, **options)
 
 
-def continue_run(store: Store, which: str, **options: Any) -> tuple[Run, Simulation]:
-    """Open a run that was interrupted, at its last checkpoint; the options are those of `prepare`."""
+def continue_run(
+    store: Store, which: str, *, where: Mapping[str, Any] | None = None, **options: Any
+) -> tuple[Run, Simulation]:
+    """Open a run that was interrupted, at its last checkpoint, to go on `where` it is to be computed now.
+
+    `where` has settings of `settings.WHERE`, None for what is as it was; the options are those of `prepare`.
+    """
     info = store.run(which).info()
-    settings = make_settings(**info.config)
+    moved = {name: value for name, value in (where or {}).items() if value is not None}
+    settings = make_settings(**info.config | moved)
     given = {name: options.get(name) for name in ("task", "rule", "participation", "probabilities")}
     objects_to_pass(settings, **given)  # before anything is opened for writing
     run = store.resume(info.id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -38,7 +39,7 @@ _AHEAD = 2
 _PATIENCE = 30.0
 """Seconds in which the cluster's processors must become free."""
 _MOST_DEATHS = 3
-"""Deaths without a result in between that end a run: whatever kills workers will kill the next one, too."""
+"""Deaths of a worker without a result in between that end a run: whatever kills it will kill the next one, too."""
 _EACH = ("starts", "rows", "sizes", "noise", "rates", "shift")
 """Fields of `TrainingJob` that may have one row per client."""
 _RESULTS = ("out", "losses", "buffers")
@@ -123,14 +124,19 @@ class RayEngine(Engine):
             options.keep_memory,
         )
         source = _source(setup.task.train, self._ray, self._count)
-        self._made_of = self._ray.put(recipe), self._ray.put(source)
-        self._actors = [self._new_actor() for _ in range(self._count)]
-        self._deaths = 0
+        self._made_of = _put(self._ray, setup.task, recipe), _put(self._ray, setup.task, source)
+        self._actors: list[Any] = [None] * self._count
+        self._starting: dict[Any, int] = {}
+        """Workers that have not said yet that they are there: they are given nothing."""
+        for worker in range(self._count):
+            self._start(worker)
+        self._deaths = [0] * self._count
         self.traffic = _Traffic()
 
-    def _new_actor(self) -> Any:
+    def _start(self, worker: int) -> None:
         remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker, max_restarts=0)(Worker)
-        return remote.remote(*self._made_of)
+        self._actors[worker] = remote.remote(*self._made_of)
+        self._starting[self._actors[worker].ready.remote()] = worker
 
     def _run(self, job: TrainingJob) -> list[Floats]:
         rows, offsets = job.rows.cpu().numpy(), self.setup.train.offsets
@@ -168,56 +174,109 @@ class RayEngine(Engine):
     def _collect(self, queues: Queues, work: NDArray[np.float64], message: Any) -> Any:
         """Yield every piece with what came back, whoever did it."""
         sent: dict[Any, tuple[int, list[int]]] = {}
-        while queues or sent:
-            for worker, actor in enumerate(self._actors):
-                while sum(who == worker for who, _ in sent.values()) < _AHEAD:
-                    piece = queues.take(worker, self._speeds.values)
+        load = np.zeros(self._count, dtype=np.int64)
+
+        def give(workers: Iterable[int]) -> None:
+            starting = set(self._starting.values())
+            for worker in workers:
+                while worker not in starting and load[worker] < _AHEAD:
+                    # Only who has nothing to do takes what is another's.
+                    piece = queues.take(worker, self._speeds.values, others=load[worker] == 0)
                     if piece is None:
                         break
-                    sent[actor.train.remote(*message(piece))] = worker, piece
-            (ready, *_), _ = self._ray.wait(list(sent), num_returns=1)
-            worker, piece = sent.pop(ready)
-            try:
-                trained: Trained = self._ray.get(ready)
-            except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
-                queues.put_back(worker, piece)
-                for reference in [reference for reference, (who, _) in sent.items() if who == worker]:
-                    queues.put_back(worker, sent.pop(reference)[1])
-                self._replace(worker, error)
-                continue
-            except self._ray.exceptions.RayTaskError as error:
-                raise (error.cause if isinstance(error.cause, Exception) else error) from None
-            self._deaths = 0
-            self._speeds.observe(worker, float(work[piece].sum()), trained.seconds)
-            yield piece, trained
+                    sent[self._actors[worker].train.remote(*message(piece))] = worker, piece
+                    load[worker] += 1
+
+        give(range(self._count))
+        while queues or sent:
+            for reference in self._answered(sent):
+                if reference not in sent and reference not in self._starting:
+                    continue  # of a worker whose end was seen a moment ago
+                new = reference in self._starting
+                worker, piece = (self._starting.pop(reference), []) if new else sent.pop(reference)
+                try:
+                    answer: Trained = self._ray.get(reference)
+                except self._ray.exceptions.RayTaskError as error:
+                    raise (error.cause if isinstance(error.cause, Exception) else error) from None
+                except self._ray.exceptions.RayError as error:  # dead, out of memory, its machine gone, …
+                    lost = [other for other, (who, _) in sent.items() if who == worker]
+                    for again in [piece, *(sent.pop(other)[1] for other in lost)]:
+                        queues.put_back(worker, again)
+                    load[worker] = 0
+                    self._replace(worker, error)
+                    give(range(self._count))  # others may be without work
+                    continue
+                if not new:
+                    load[worker] -= 1
+                    self._deaths[worker] = 0
+                    self._speeds.observe(worker, float(work[piece].sum()), answer.seconds)
+                give([worker])
+                if not new:
+                    yield piece, answer
+
+    def _answered(self, sent: Iterable[Any]) -> list[Any]:
+        """Wait until a worker has answered, and return all that did; say so while there is nobody to work."""
+        waited = [*sent, *self._starting]
+        while True:
+            nobody = len(waited) == len(self._starting)
+            first, _ = self._ray.wait(waited, num_returns=1, timeout=_PATIENCE if nobody else None)
+            if first:
+                break
+            log.warning("no worker on Ray has started yet: does the cluster have a free processor for it?")
+        also, _ = self._ray.wait(waited, num_returns=len(waited), timeout=0)
+        return list(dict.fromkeys([*first, *also]))
 
     def _replace(self, worker: int, error: Exception) -> None:
-        self._deaths += 1
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if self._deaths > _MOST_DEATHS:
-            raise InvalidInput(f"workers on Ray died {self._deaths} times in a row; the last one: {reason}") from error
+        self._deaths[worker] += 1
+        times, reason = self._deaths[worker], _reason(error)
+        if times > _MOST_DEATHS:
+            raise InvalidInput(f"a worker on Ray died {times} times in a row; the last time: {reason}") from error
         log.warning("worker %d on Ray died and is replaced; its clients are trained again (%s)", worker, reason)
         self._ray.kill(self._actors[worker])  # one that cannot be reached is not to come back
-        self._actors[worker] = self._new_actor()
+        self._start(worker)
         self._speeds.forget(worker)
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line why a worker died; where it could not be made, the reason is in the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return f"{lines[0]} … {lines[-1]}" if "creation task" in lines[0] and len(lines) > 1 else lines[0]
 
 
 def _workers(ray: Any, options: ClusterOptions) -> int:
     """How many actors there will be; an error where the cluster has no room for them, which would wait for ever."""
-    there = ray.cluster_resources()
-    room, what = int(there.get("CPU", 0)), "processors"
-    if options.gpus_per_worker:
-        by_gpu = int(there.get("GPU", 0) / options.gpus_per_worker)
-        room, what = min(room, by_gpu), f"processors and {options.gpus_per_worker:g} GPUs each"
+    share = options.gpus_per_worker
+    room, what = _room(ray.cluster_resources(), share), f"processors and {share:g} GPUs each" if share else "processors"
     count = room if options.workers is None else positive_int("workers", options.workers)
     if not 0 < count <= room:
-        raise fail("workers", count, f"the Ray cluster has {what} for {room}")
+        blamed = "gpus_per_worker" if share and options.workers is None else "workers"
+        raise fail(blamed, share if blamed != "workers" else count, f"the Ray cluster has {what} for {room}")
     until = time.monotonic() + _PATIENCE  # actors of an engine that was let go need a moment to end
-    while (free := int(ray.available_resources().get("CPU", 0))) < count:
+    while (free := _room(ray.available_resources(), share)) < count:
         if time.monotonic() > until:
-            raise fail("workers", count, f"the Ray cluster has only {free} processors that nobody uses")
+            raise fail("workers", count, f"the Ray cluster has {what} that nobody uses for {free} only")
         time.sleep(0.2)
     return count
+
+
+def _room(there: Mapping[str, float], share: float) -> int:
+    """How many actors fit; one that has a part of a GPU has it of a single one."""
+    room, gpus = int(there.get("CPU", 0)), int(there.get("GPU", 0) + 1e-6)
+    if not share:
+        return room
+    return min(room, gpus * int(1 / share + 1e-6) if share <= 1 else int(gpus / share))
+
+
+def _put(ray: Any, task: Task, value: Any) -> Any:
+    """Put what workers are made of into the object store."""
+    try:
+        return ray.put(value)
+    except Exception as error:  # whatever a pickler raises
+        why = str(error.__cause__ or error).splitlines()[0]
+        what = (
+            f"its model, loss or data cannot be sent to workers on Ray ({why}): they must not hold locks or open files"
+        )
+        raise fail("task", task.name, what) from None
 
 
 def _source(split: ClientData, ray: Any, workers: int) -> ClientSource:

@@ -101,6 +101,9 @@ class Worker:
             losses=recipe.losses,
         )
 
+    def ready(self) -> None:
+        """Say that it is there: it has been made."""
+
     def train(self, shared: dict[str, Any], clients: Ints, own: dict[str, Any]) -> Trained:
         """Train some clients.
 

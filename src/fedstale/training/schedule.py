@@ -121,19 +121,34 @@ class Queues:
     def __init__(self, waiting: list[list[list[int]]], work: Float) -> None:
         self._waiting = [deque(own) for own in waiting]
         self._work = work
+        self._left = np.array([sum(map(self._of, own)) for own in waiting], dtype=np.float64)
+        self._count = sum(map(len, waiting))
 
     def __len__(self) -> int:
         """How many pieces are waiting."""
-        return sum(map(len, self._waiting))
+        return self._count
 
-    def take(self, worker: int, speeds: Float) -> list[int] | None:
-        """Return the next piece for a worker: its own first, then the last one of whoever would be busy longest."""
-        if self._waiting[worker]:
-            return self._waiting[worker].popleft()
-        left = [sum(float(self._work[piece].sum()) for piece in own) for own in self._waiting]
-        longest = int(np.argmax(np.asarray(left) / speeds))
-        return self._waiting[longest].pop() if self._waiting[longest] else None
+    def take(self, worker: int, speeds: Float, *, others: bool = True) -> list[int] | None:
+        """Return the next piece for a worker: its own first, then the last one of whoever would be busy longest.
+
+        Without `others` it gets its own only.
+        """
+        whose, own = worker, bool(self._waiting[worker])
+        if not own and others:
+            whose = int(np.argmax(self._left / speeds))
+        if not self._waiting[whose]:
+            return None
+        piece = self._waiting[whose].popleft() if own else self._waiting[whose].pop()
+        self._count -= 1
+        self._left[whose] = self._left[whose] - self._of(piece) if self._waiting[whose] else 0.0
+        return piece
 
     def put_back(self, worker: int, piece: list[int]) -> None:
         """Let a piece be done again that was lost."""
-        self._waiting[worker].appendleft(piece)
+        if piece:
+            self._waiting[worker].appendleft(piece)
+            self._left[worker] += self._of(piece)
+            self._count += 1
+
+    def _of(self, piece: list[int]) -> float:
+        return float(self._work[piece].sum())

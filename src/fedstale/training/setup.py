@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..tasks.client_data import ClientData, Values, each, single, tensors
 from ..tasks.made import MadeData
+from ..tasks.mapped import MappedData
 from ..tasks.scores import call, first_rows, try_out
 from ..tasks.task import Task
 from .blocked import can_run_blocked
@@ -40,7 +41,7 @@ class Samples:
         The clients' samples.
     channels_last
         Whether inputs (n, C, H, W) are kept as rows of (H, W, C), as convolutions like them on every device. This
-        copies the inputs, unless C = 1.
+        copies the inputs, unless C = 1; those in mapped files stay as they are, and each batch is rearranged.
     device
         Where they are kept.
 
@@ -53,7 +54,8 @@ class Samples:
     """
 
     def __init__(self, split: ClientData, channels_last: bool, device: torch.device) -> None:
-        moved = each(split.x, lambda x: x.movedim(1, -1)) if channels_last else split.x
+        self._rearranged = channels_last and not isinstance(split, MappedData)
+        moved = each(split.x, lambda x: x.movedim(1, -1)) if self._rearranged else split.x
         self.channels_last = channels_last
         self._shapes = {name: x.shape[1:] for name, x in tensors(moved).items()}
         # A tensor in a mapped file stays there: rows that are contiguous already are not copied.
@@ -68,6 +70,8 @@ class Samples:
         if isinstance(self._x, dict):
             return {name: _select(x, rows, self._shapes[name]) for name, x in self._x.items()}
         x = _select(self._x, rows, self._shapes[""])
+        if self.channels_last and not self._rearranged:
+            x = x.movedim(-3, -1).contiguous()
         return x.movedim(-1, -3) if self.channels_last else x
 
     def targets(self, rows: Tensor | slice) -> Values:

@@ -43,7 +43,8 @@ class SharedSamples:
         for first, last in zip(self._bounds[:-1], self._bounds[1:], strict=True):
             rows = slice(int(self.offsets[first]), int(self.offsets[last]))
             self._blocks.append(ray.put((_cut(split.x, rows), _cut(split.y, rows))))
-        self._fetched: dict[int, tuple[Arrays, Arrays]] = {}
+        self._most = max(2, 2 * -(-len(self._blocks) // workers))
+        self._fetched: dict[int, tuple[Arrays, Arrays]] = {}  # the last that were used: what is held stays in memory
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without what was fetched."""
@@ -52,8 +53,10 @@ class SharedSamples:
     def client(self, index: int) -> tuple[Arrays, Arrays]:
         """Return a client's inputs and targets: views of what lies in shared memory, not to be written to."""
         block = int(np.searchsorted(self._bounds, index, side="right")) - 1
-        if block not in self._fetched:
-            self._fetched[block] = fetch(self._blocks[block])
+        held = self._fetched.pop(block, None)
+        self._fetched[block] = held if held is not None else fetch(self._blocks[block])
+        if len(self._fetched) > self._most:
+            del self._fetched[next(iter(self._fetched))]
         first = int(self.offsets[self._bounds[block]])
         own = slice(int(self.offsets[index]) - first, int(self.offsets[index + 1]) - first)
         x, y = ({name: array[own] for name, array in part.items()} for part in self._fetched[block])
