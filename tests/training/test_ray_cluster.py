@@ -101,6 +101,7 @@ def test_a_killed_driver_is_resumed(tmp_path: Path) -> None:
         assert info.status == "finished"
         recorded = opened.run(info.id).metrics()["round"]
         found = opened.run(info.id).columns(["accuracy"])[1]["accuracy"]
+        state = fs.State.load(opened.run(info.id).checkpoint)
     assert recorded.tolist() == list(range(400))  # every round once
     alone = fs.simulate(
         "digits-mlp", "fedstale", beta=0.5, p_min=0.5, rounds=400, batch_size=8, engine="vmap", progress=False
@@ -108,3 +109,39 @@ def test_a_killed_driver_is_resumed(tmp_path: Path) -> None:
     measured = alone.metrics["accuracy"][~np.isnan(alone.metrics["accuracy"])]
     assert len(found.values) == len(measured)
     np.testing.assert_allclose(found.values, measured, atol=0.02)
+    assert state.round == 400
+    assert state.model is not None
+    apart = np.linalg.norm(state.model - alone.model) / np.linalg.norm(alone.model)
+    assert apart < 1e-4  # the rounding of other groups of clients, after 400 rounds (7e-7 was seen)
+
+
+JOINED = """
+import sys
+import numpy as np
+import ray
+import fedstale as fs
+
+where = sys.argv[2]
+run = fs.simulate("digits-mlp", engine="ray", workers=2, ray_address=where, progress=False, **OPTIONS)
+joined = len([node for node in ray.nodes() if node["Alive"]]), ray.cluster_resources().get("ours", 0)
+assert joined == (1, 7.0 if where == "auto" else 0), joined  # without an address nobody else's cluster is joined
+np.save(sys.argv[1], run.model)
+"""
+
+
+def test_a_cluster_that_runs_already_is_joined_if_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "joined.py"
+    script.write_text(JOINED.replace("OPTIONS", repr(USUAL)))
+    ray = f"{Path(sys.executable).parent}/ray"
+    start = (
+        f"{ray} start --head --num-cpus 2 --resources '{{\"ours\": 7}}' --include-dashboard=false --disable-usage-stats"
+    )
+    runs = [f"{sys.executable} {script} {tmp_path}/{where}.npy {where}" for where in ("auto", "local")]
+    command = f"ip link set lo up && {start} && {' && '.join(runs)}; code=$?; {ray} stop --force; exit $code"
+    done = subprocess.run(
+        [*NAMESPACE, "bash", "-c", command], env=environment(tmp_path), capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone = fs.simulate("digits-mlp", engine="vmap", progress=False, **USUAL)  # type: ignore[arg-type]
+    for where in ("auto", "local"):
+        np.testing.assert_allclose(np.load(tmp_path / f"{where}.npy"), alone.model, rtol=1e-5, atol=1e-6)
