@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,43 @@ def test_images_stay_in_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     x: Any = split.x
     assert samples._x.data_ptr() == x.data_ptr()
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of a process's own memory")
+def test_data_larger_than_what_the_process_takes(tmp_path: Path) -> None:
+    """160 MB in files, trained and evaluated: of its own, without pages of files, the process takes far less."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import numpy as np, sys, threading, time\n"
+        "from torch import nn\n"
+        "from torch.nn import functional\n"
+        "import fedstale as fs\n"
+        "from fedstale import tasks\n"
+        "def own():\n"
+        "    lines = open('/proc/self/status').read().splitlines()\n"
+        "    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith('RssAnon:'))\n"
+        "def client(k):\n"
+        "    rng = np.random.default_rng(k)\n"
+        "    return rng.standard_normal((250, 4096), dtype=np.float32), rng.integers(2, size=250)\n"
+        "data = tasks.write_clients(sys.argv[1], (client(k) for k in range(40)))\n"
+        "model, groups = (lambda: nn.Linear(4096, 2)), np.arange(40) % 2\n"
+        "task = tasks.Task('large', data, data, model, functional.cross_entropy, 2, groups)\n"
+        "options = dict(p_min=0.5, lr=0.01, batch_size=16, progress=False)\n"
+        "fs.simulate(task, rounds=1, **options)\n"
+        "before, most = own(), [0]\n"
+        "def watch():\n"
+        "    while True:\n"
+        "        most[0] = max(most[0], own())\n"
+        "        time.sleep(0.01)\n"
+        "threading.Thread(target=watch, daemon=True).start()\n"
+        "fs.simulate(task, rounds=4, **options)\n"
+        "print(most[0] - before, sum(x.nbytes for x in (data.x, data.y)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "data")], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    taken, size = map(int, done.stdout.split())
+    assert size > 160e6
+    assert taken < size / 4, f"{taken / 1e6:.0f} MB of its own for {size / 1e6:.0f} MB"
