@@ -61,10 +61,25 @@ def write_table(path: Path, headings: Iterable[Any], rows: Iterable[Iterable[Any
 
 def read_table(path: Path) -> list[dict[str, str]]:
     """Read a file with one line of headings, each line by heading; none where there is no file."""
-    if not path.exists():
-        return []
+    return [row for _, row in numbered_rows(path)[1]] if path.exists() else []
+
+
+def numbered_rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Read a file with one line of headings: the headings, and each line by heading with its number in the file.
+
+    Raises
+    ------
+    InvalidInput
+        It is no comma-separated text.
+    """
     with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        try:
+            headings = list(reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
+        except csv.Error as error:
+            raise InvalidInput(f"{path}, line {reader.line_num + 1}: {error}") from None
+    return headings, rows
 
 
 def update_table(path: Path, rows: Sequence[Mapping[str, str]], key: Sequence[str]) -> list[dict[str, str]]:

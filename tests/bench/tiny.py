@@ -13,6 +13,7 @@ from fedstale.bench import suite as suites
 from fedstale.checks import InvalidInput
 from fedstale.federation import CheckedRound
 from fedstale.rules import RULES, Rule
+from fedstale.spreadsheet import read_table, write_table
 from fedstale.state import State
 from fedstale.store import Store
 from fedstale.sweeps import Batch, in_process
@@ -20,6 +21,7 @@ from fedstale.sweeps import Batch, in_process
 SETTINGS = (BenchSetting("tiny", "two-groups", 8, quick=True), BenchSetting("tiny", "bursts", 8, quick=True))
 TIMED = BenchSetting("tiny", "stragglers", 8, evaluations=8)
 CHOOSING, JUDGING, YARDSTICK = (3,), (5, 6), (4,)
+_WHOLE = suites.JUDGING
 RULES_HERE = "half-step,tempered,scaffold,impossible"
 counted: list[int] = []
 
@@ -50,12 +52,14 @@ def register() -> None:
         {"task": "digits-mlp", "share": 0.1, "batch_size": 4, "local_steps": 2}, (0.1, 1.0), clients=4
     )
     suites.PROBLEMS["tiny"] = problem
+    suites.JUDGING = JUDGING  # type: ignore[assignment]  # fewer
     RULES.update({rule.name: rule for rule in (HalfStep, Impossible)})
 
 
 def unregister() -> None:
     """Forget them."""
     del suites.PROBLEMS["tiny"], RULES["half-step"], RULES["impossible"]
+    suites.JUDGING = _WHOLE
 
 
 def counting(batches: Sequence[Batch]) -> Any:
@@ -70,6 +74,16 @@ def run(folder: Path, out: Path, rules: str = RULES_HERE) -> BenchRun:
         work = BenchRun(SETTINGS, bench_methods(rules), store, out, counting, CHOOSING, JUDGING, YARDSTICK)
         assert [setting.name for setting in work.run()] == [setting.name for setting in SETTINGS]
     return work
+
+
+def changed(table: Path, where: Path, column: str, value: str, rule: str = "half-step") -> Path:
+    """Copy a table with one number changed."""
+    rows = read_table(table)
+    row = next(row for row in rows if row["rule"] == rule)
+    assert row[column] != value
+    row[column] = value
+    write_table(where, list(row), [list(one.values()) for one in rows])
+    return where
 
 
 def main(folder: str, out: str) -> None:

@@ -26,7 +26,19 @@ from .suite import (
     log_uniform,
     settings_named,
 )
-from .verify import Check, inconsistent, rerun, sampled
+from .verify import (
+    Check,
+    ends_again,
+    following,
+    gap_ends,
+    inconsistent,
+    quick,
+    rerun,
+    runnable,
+    sampled,
+    sound,
+    without_ends,
+)
 
 __all__ = [
     "AVAILABILITY",
@@ -46,17 +58,24 @@ __all__ = [
     "bench_methods",
     "choose_rates",
     "config_hash",
+    "ends_again",
+    "following",
+    "gap_ends",
     "inconsistent",
     "instructions",
     "judge",
     "log_uniform",
     "machine_kind",
     "page",
+    "quick",
     "read",
     "rerun",
     "result_files",
+    "runnable",
     "sampled",
     "settings_named",
+    "sound",
     "standings",
     "why_not",
+    "without_ends",
 ]

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from ..analysis import Estimate, ranks
 from ..simulation.methods import EVERYBODY
-from .results import SECONDS, ResultRow, method_name, read
+from . import suite as suites
+from .cells import SECONDS
+from .results import ResultRow, method_name, read
 from .standings import Standing, by_setting, standings
 from .suite import CHOOSING, SUITE, YARDSTICK, BenchSetting
+from .verify import quick
 
 _LIMIT = method_name(EVERYBODY)
 _CLOCK = (
@@ -26,8 +29,11 @@ def result_files(folder: Path) -> list[Path]:
 
 
 def page(paths: Sequence[Path], suite: Sequence[BenchSetting] = SUITE) -> str:
-    """Write the page of these tables of results."""
+    """Write the page of these tables of results; lines of `--quick` are refused."""
     lines = read(paths)
+    for line in quick(lines):
+        whole = " ".join(map(str, suites.JUDGING))
+        raise line.refused("seeds", f"the page takes lines of the seeds {whole} only; --quick is for a first look")
     found = standings(lines)
     parts = [_head(lines, paths), _overall(found), _behind(found)]
     parts += [_setting(name, own) for name, own in by_setting(lines).items()]

@@ -18,23 +18,24 @@ from numpy.typing import ArrayLike
 from ..analysis import Estimate, Gap
 from ..analysis.methods import EVERYBODY as EVERYBODY_LABEL
 from ..analysis.target import cost_to_target
-from ..checks import Float, InvalidInput
+from ..checks import Float, InvalidInput, fail
 from ..simulation.identity import identity
 from ..simulation.methods import Method
-from ..spreadsheet import read_table, update_table
+from ..spreadsheet import numbered_rows, update_table
+from .cells import BY_SEED, SECONDS, checked, missing_column
 from .contest import Score
 from .machine import code_version, machine_kind
 from .suite import BenchSetting
 
 KEY = ("setting", "rule")
-BY_SEED = ("objective", "accuracy", "accuracy_worst_decile")
-"""What is written for each seed."""
-SECONDS = "seconds_to_plain"
-"""Where there is a clock: virtual seconds until the objective is as small as U-FedAvg's at the end, seed by seed."""
+MEASURED = ("update_noise", "update_bias", "bytes_per_round", "server_bytes")
+"""What is measured in the first seed and is the same in every run of it."""
 _SECOND_HALF = ("update_noise", "update_bias", "combine_seconds")
 _HASH = 12
 _STAY = 3
 """Evaluations in succession that must be at a target."""
+Series = Callable[[str], tuple[ArrayLike, ArrayLike]]
+"""Gives the rounds and the values of a metric."""
 
 
 def method_name(method: Method) -> str:
@@ -64,10 +65,7 @@ def line(setting: BenchSetting, method: Method, score: Score, seeds: Sequence[in
         ]
     by_seed = {f"{name}_by_seed": " ".join(map(repr, map(float, own))) for name, own in values.items()}
     first = score.runs[0]
-    half = dict.fromkeys(_SECOND_HALF, math.nan)
-    if first.run is not None:
-        half = {name: _second_half(*first.run.series(name), setting.rounds) for name in _SECOND_HALF}
-    traffic = [_mean(first.run.series(name)[1]) if first.run else math.nan for name in ("bytes_up", "bytes_down")]
+    series: Series = first.run.series if first.run is not None else lambda name: ((), ())
     return {
         **_about(setting, method),
         "lr": repr(score.cell.lr),
@@ -75,16 +73,35 @@ def line(setting: BenchSetting, method: Method, score: Score, seeds: Sequence[in
         "decades_within_5_percent": f"{score.decades:.2g}",
         "seeds": " ".join(map(str, seeds)),
         **derived({name: np.array(own) for name, own in values.items()}, gap),
-        "update_noise": f"{half['update_noise']:.4g}",
-        "update_bias": f"{half['update_bias']:.4g}",
-        "bytes_per_round": f"{sum(traffic):.0f}",
-        "server_bytes": f"{first.metrics.get('server_bytes', math.nan):.0f}",
-        "seconds_per_round": f"{half['combine_seconds']:.3g}",
+        **measured(series, setting.rounds, first.metrics),
         "diverged": str(len(score.objective.diverged)),
         **by_seed,
         "plain_by_seed": "" if gap is None else " ".join(map(repr, map(float, gap.plain))),
         "everybody_by_seed": "" if gap is None else " ".join(map(repr, map(float, gap.everybody))),
         "cannot": "",
+    }
+
+
+def measured(series: Series, rounds: int, last: Mapping[str, float]) -> dict[str, str]:
+    """What is measured in one seed: noise and bias of the update, bytes, memory of the server, CPU time of a round.
+
+    Parameters
+    ----------
+    series
+        Of the run.
+    rounds
+        How many it has.
+    last
+        The last value of every metric.
+    """
+    half = {name: _second_half(*series(name), rounds) for name in _SECOND_HALF}
+    traffic = [_mean(series(name)[1]) for name in ("bytes_up", "bytes_down")]
+    return {
+        "update_noise": f"{half['update_noise']:.4g}",
+        "update_bias": f"{half['update_bias']:.4g}",
+        "bytes_per_round": f"{sum(traffic):.0f}",
+        "server_bytes": f"{last.get('server_bytes', math.nan):.0f}",
+        "seconds_per_round": f"{half['combine_seconds']:.3g}",
     }
 
 
@@ -104,7 +121,7 @@ def derived(values: Mapping[str, Float], gap: Gap | None) -> dict[str, str]:
     return found | {"has_gap": "" if gap is None else str(gap.there)}
 
 
-def seconds_to(objective: float, series: Callable[[str], tuple[ArrayLike, ArrayLike]]) -> float:
+def seconds_to(objective: float, series: Series) -> float:
     """Virtual seconds until a run's objective is so small in three successive evaluations; NaN where it never is.
 
     Parameters
@@ -112,7 +129,7 @@ def seconds_to(objective: float, series: Callable[[str], tuple[ArrayLike, ArrayL
     objective
         The target.
     series
-        Gives the rounds and the values of a metric.
+        Of the run.
     """
     at, values = (np.asarray(part) for part in series("objective"))
     clock = dict(zip(*(np.asarray(part).tolist() for part in series("virtual_seconds")), strict=True))
@@ -135,7 +152,8 @@ def _about(setting: BenchSetting, method: Method) -> dict[str, str]:
 
 
 def _mean(values: object) -> float:
-    return float(np.mean(np.asarray(values, dtype=np.float64)))
+    found = np.asarray(values, dtype=np.float64)
+    return float(found.mean()) if found.size else math.nan
 
 
 def _second_half(at: object, values: object, rounds: int) -> float:
@@ -155,10 +173,17 @@ class ResultRow:
         As it is in the file.
     file
         The file's name.
+    number_in_file
+        Of the line; the headings are line 1.
     """
 
     row: Mapping[str, str]
     file: str = ""
+    number_in_file: int = 0
+
+    def refused(self, column: str, allowed: str) -> InvalidInput:
+        """Build the error for a cell (raise what it returns)."""
+        return fail(f"{self.file}, line {self.number_in_file}, {column}", self.row[column], allowed)
 
     @property
     def setting(self) -> str:
@@ -200,20 +225,32 @@ class ResultRow:
 
 
 def read(paths: Iterable[Path]) -> list[ResultRow]:
-    """Read results; of a setting and rule that several files have, the first counts."""
+    """Read results, every cell checked; of a setting and rule that several files have, the first counts."""
     found: dict[tuple[str, str], ResultRow] = {}
     for path in paths:
-        if not path.is_file():
-            raise InvalidInput(f"there is no file {path}")
-        try:
-            rows = read_table(path)
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"{path} cannot be read as a table of results: {error}") from None
-        for row in rows:
-            if missing := [name for name in (*KEY, "seeds", "lr", "config", "cannot") if row.get(name) is None]:
-                raise InvalidInput(f"{path} is not a table of fedstale bench: it has no column {missing[0]}")
-            found.setdefault((row["setting"], row["rule"]), ResultRow(row, path.name))
+        for key, one in _read(path).items():
+            found.setdefault(key, one)
     return list(found.values())
+
+
+def _read(path: Path) -> dict[tuple[str, str], ResultRow]:
+    if not path.is_file():
+        raise InvalidInput(f"{path} is a folder, not a table" if path.is_dir() else f"there is no file {path}")
+    try:
+        headings, rows = numbered_rows(path)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is no text: a table of fedstale bench is comma-separated text") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read as a table of results: {error}") from None
+    if headings and (missing := missing_column(headings)):
+        raise InvalidInput(f"{path} is not a table of fedstale bench: it has no column {missing}")
+    found: dict[tuple[str, str], ResultRow] = {}
+    for number, row in rows:
+        one = ResultRow(checked(f"{path.name}, line {number}", row), path.name, number)
+        first = found.setdefault((one.setting, one.rule), one)
+        if first is not one:
+            raise one.refused("rule", f"{one.setting} has a line of this rule already, line {first.number_in_file}")
+    return found
 
 
 def save(path: Path, lines: Sequence[Mapping[str, str]]) -> None:

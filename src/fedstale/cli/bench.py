@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..checks import counted, fail
+from ..checks import InvalidInput, counted, fail
 from ..durable import replacing
 from ..terminal import duration, make_console
 from . import complete
@@ -19,7 +19,7 @@ from .options import Json, Patience, Quiet, StorePath, print_json, say
 from .sweep import Ray, Workers, executor, say_on_interrupt
 
 if TYPE_CHECKING:
-    from ..bench import BenchSetting, Standing
+    from ..bench import BenchSetting, Check, ResultRow, Standing
     from ..simulation.methods import Method
     from ..sweeps import SweepProgress
 
@@ -97,7 +97,7 @@ def run(
     Every rule gets its own best rate. Runs are kept in the store, and each setting's lines are written as soon as they
     are complete.
     """
-    from ..bench import BenchRun, bench_methods, settings_named
+    from ..bench import BenchRun, bench_methods, read, settings_named
     from ..bench.suite import CHOOSING, JUDGING, QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK, YARDSTICK
     from ..store import Store
 
@@ -126,47 +126,81 @@ def run(
     for name, reason in work.skipped.items():
         say(f"{name} was left out: {reason}", err=True)
     if done:
-        _show([out])
+        _show(read([out]))
         say(f"{counted(len(done), 'setting')} in {duration(time.monotonic() - began)}; results: {out}")
 
 
 @app.command()
 def verify(
-    file: Annotated[Path, typer.Argument()],
-    sample: Annotated[int, typer.Option("--sample", min=1, help="Number of runs to do again.")] = 5,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...")],
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, help="Number of runs to do again; first seeds come on top.")
+    ] = 5,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Draws the sample; default: by the clock.")] = None,
     json: Json = False,
 ) -> None:
-    """Check a table of results: its numbers follow from its seeds, and a random sample of its runs comes out the same.
+    """Check tables of results: numbers follow from their seeds, and a random sample of the runs comes out the same.
 
-    FILE is a table that `bench run` wrote. With the same code on the same kind of machine the bits must be the same;
-    elsewhere rounding is allowed for. Exit code 1 where a number is wrong.
+    FILE is one or several tables that `bench run` wrote. The ends of each gap must be those of the lines of U-FedAvg
+    and everybody; where the tables have none, these are run again for the settings of the sample, rates included. With
+    the same code on the same kind of machine the bits must be the same; elsewhere rounding is allowed for. Exit code 1
+    where a number is wrong.
     """
-    from ..bench import inconsistent, read, rerun, sampled
-    from ..bench.verify import difference
+    from ..bench import following, gap_ends, quick, sampled, sound
 
-    lines = read([file])
+    lines = _results(files, "verify")
+    sound(lines)
+    if (short := len(quick(lines))) and not json:
+        say(f"{counted(short, 'line')} of --quick: not for the leaderboard")
     drawn = time.time_ns() % 2**32 if seed is None else seed
-    checks = inconsistent(lines)
-    wrong = list(checks)
-    for line, position in sampled(lines, sample, drawn):
-        found = rerun(line, position)
-        checks += found
-        wrong += [check for check in found if not check.holds]
-        if not json:
-            other = difference(line)
-            how = "same bits" if other is None else f"same but for rounding ({other})"
-            bad = [check for check in found if not check.holds]
-            say(f"{found[0].where}: " + (how if not bad else "DIFFERS"))
+    runs = sampled(lines, sample, drawn)
+    checks = [*following(lines), *gap_ends(lines, lines)]
+    for one in _again(lines, runs, say=(lambda text: None) if json else say):
+        checks += one
+    wrong = [check for check in checks if not check.holds]
     if json:
         rows = [{"where": one.where, "what": one.what, "stated": one.stated, "found": one.found} for one in wrong]
         print_json({"seed": drawn, "checked": len(checks), "wrong": rows})
     else:
-        for one in wrong:
-            say(f"  {one.where}: {one.what} is stated as {one.stated!r} and is {one.found!r}", err=True)
-        say(f"{counted(len(wrong), 'wrong number')} of {len(checks)} (sample drawn with --seed {drawn})")
+        for check in wrong:
+            say(f"  {check.where}: {check.what} is stated as {check.stated!r} and is {check.found!r}", err=True)
+        say(f"{counted(len(wrong), 'wrong number')} of {len(checks):,} (sample drawn with --seed {drawn})")
     if wrong:
         raise typer.Exit(1)
+
+
+def _again(
+    lines: Sequence[ResultRow], runs: Sequence[tuple[ResultRow, int]], *, say: Callable[[str], None]
+) -> Iterator[list[Check]]:
+    """Do runs again, and those between which their gaps lie where no line has them; say of each how it came out."""
+    from ..bench import ends_again, gap_ends, rerun, runnable, without_ends
+    from ..bench.verify import difference
+
+    for line, _ in runs:
+        runnable(line)  # before anything is run
+    bare = without_ends(lines, lines)
+    done: set[tuple[str, str]] = set()
+    for line, position in runs:
+        where = line.setting, line.row["seeds"]
+        if where not in done and any(line is one for one in bare):
+            done.add(where)
+            say(f"{line.setting}: no lines of U-FedAvg and everybody: they are run again")
+            yield gap_ends([one for one in bare if (one.setting, one.row["seeds"]) == where], ends_again(line))
+        found = rerun(line, position)
+        other = difference(line)
+        how = "same bits" if other is None else f"same but for rounding ({other})"
+        say(f"{found[0].where}: " + (how if all(check.holds for check in found) else "DIFFERS"))
+        yield found
+
+
+def _results(paths: Sequence[Path], purpose: str) -> list[ResultRow]:
+    """Read tables, in which at least one rule ran."""
+    from ..bench import read
+
+    lines = read(paths)
+    if not any(line.ran for line in lines):
+        raise InvalidInput(f"{', '.join(map(str, paths))}: no line has results: there is nothing to {purpose}")
+    return lines
 
 
 @app.command()
@@ -183,11 +217,12 @@ def table(
     """
     from dataclasses import asdict
 
-    from ..bench import page, read, result_files, standings
+    from ..bench import page, result_files, standings
 
     paths = files or result_files(_FOLDER)
     if not paths:
         raise fail("FILE", None, f"there are no results in {_FOLDER}: name a table of `fedstale bench run`")
+    lines = _results(paths, "show")
     if out is not None:
         text = page(paths)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -195,18 +230,18 @@ def table(
             unfinished.write_text(text, encoding="utf-8")
         say(out)
     elif json:
-        print_json([asdict(one) for one in standings(read(paths))])
+        print_json([asdict(one) for one in standings(lines)])
     else:
-        _show(paths)
+        _show(lines)
 
 
-def _show(paths: Sequence[Path]) -> None:
+def _show(lines: Sequence[ResultRow]) -> None:
     """Print the standings in 80 columns."""
     from rich.table import Table
 
-    from ..bench import read, standings
+    from ..bench import standings
 
-    found = standings(read(paths))
+    found = standings(lines)
     shown = Table(padding=(0, 1), caption=_CAPTION)
     for heading in ("rule", "rank", "settings", "gap closed", "accuracy", "noise", "kB"):
         shown.add_column(heading, justify="left" if heading == "rule" else "right", no_wrap=heading != "rule")
