@@ -106,3 +106,27 @@ def test_phones_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.warns(CoverageLost):
         first = fs.simulate("digits", participation="phones", rounds=3, store=tmp_path / "store")
     assert first.reason == "finished"
+
+
+@pytest.mark.parametrize("server", ["rounds", "synchronous"])
+def test_a_log_that_ends_before_the_run_is_refused_at_once(server: str, tmp_path: Path) -> None:
+    """It trained to the end of the log, and then failed."""
+    asked = make_settings(task="digits", participation=LOG, rounds=5, server=server)
+    if server != "rounds":  # there the clock says which part of the log is needed
+        build(asked)
+        return
+    with pytest.raises(InvalidInput, match=r"^rounds = 5: the log has 4: .*repeat=True\)$"):
+        build(asked)
+    for run in (fs.simulate, fs.compare):
+        with pytest.raises(InvalidInput, match="repeat=True"):
+            run("digits", participation=LOG, rounds=5, store=tmp_path / "store")
+    assert not list((tmp_path / "store" / "runs").glob("*"))
+    build(make_settings(task="digits", participation=Trace.from_matrix(["1111"], repeat=True), rounds=5))
+
+
+def test_a_sweep_says_so_as_well(tmp_path: Path) -> None:
+    LOG.to_csv(tmp_path / "log.csv")
+    options = {"path": str(tmp_path / "log.csv")}
+    asked = make_settings(num_clients=4, participation="trace", participation_options=options, rounds=5)
+    outcomes = run_batch([asked.record(), asked.replace(seed=1).record()], lockstep=True)
+    assert [(outcome.failed, "repeat=True" in outcome.reason) for outcome in outcomes] == [(True, True)] * 2

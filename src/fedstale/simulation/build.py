@@ -59,6 +59,14 @@ def make_participation(settings: Settings) -> who.Participation:
     return who.Participation(process, selection)
 
 
+def check_length(settings: Settings, participation: who.Participation) -> None:
+    """Refuse a log that ends before the run does: nothing would be left of the rounds that it has."""
+    log, rounds = participation.availability, settings.total_rounds
+    if settings.server == ROUNDS and isinstance(log, who.Trace) and not log.repeat and rounds > log.num_rounds:
+        allowed = f"the log has {log.num_rounds:,}: ask for fewer, or start over after its end (repeat=True)"
+        raise fail("rounds", rounds, allowed)
+
+
 def make_estimator(settings: Settings, participation: who.Participation) -> who.Estimator:
     """Make the source of the p_i; the known ones are those of the participation process."""
     if not isinstance(settings.probabilities, str):
@@ -195,6 +203,7 @@ def build(
         Whether the simulation keeps its rounds in RAM, see `Simulation`.
     """
     participation = participation or make_participation(settings)
+    check_length(settings, participation)
     rule = make_rule(settings) if rule is None else rules.guard(rule, settings.clip_norm, settings.max_weight)
     estimator = make_estimator(settings, participation) if estimator is None else estimator
     task = task if task is not None else make_task(settings, participation, progress=progress)

@@ -16,7 +16,7 @@ from ..participation import Participation, Process
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from ..terminal import Bar, make_bar, shows_progress
-from .build import build, make_participation, make_task
+from .build import build, check_length, make_participation, make_task
 from .comparison import Comparison
 from .coverage import groups_of
 from .history import Record, RoundsInStore
@@ -123,6 +123,7 @@ def compare_settings(
         raise fail("methods", asked, "there must be at least one method to compare")
     every = range(settings.seed, settings.seed + seeds)
     participation = _participation(settings, given or {})
+    check_length(settings, participation)
     comparison = Comparison(settings, tuple(asked), every, groups=groups_of(participation))
     for method in asked:  # a method that cannot run is told before any runs
         method.applied(settings, participation)

@@ -24,7 +24,14 @@ from ..checks import Float, InvalidInput
 from ..federation import Federation, Ints
 from ..participation import Estimator, EstimatorState
 from ..rules import Rule
-from ..simulation.build import make_estimator, make_local_training, make_participation, make_rule, make_task
+from ..simulation.build import (
+    check_length,
+    make_estimator,
+    make_local_training,
+    make_participation,
+    make_rule,
+    make_task,
+)
 from ..simulation.coverage import Coverage
 from ..simulation.history import Metrics
 from ..simulation.loop import before_round, is_evaluated, p_error
@@ -123,6 +130,7 @@ class Lockstep:
         filled = [*self.runs, *[self.runs[0]] * (-len(self.runs) % _MULTIPLE)]
         first = self.runs[0]
         self.participation = make_participation(first)
+        check_length(first, self.participation)
         tasks = {swap: _task(_data_of(first, swap)) for swap in {settings.swap for settings in filled}}
         task = tasks[first.swap]
         self._x = task.train.x.flatten(1)
