@@ -97,6 +97,61 @@ def test_after_three_hundred_rounds_of_the_default_rule_it_is_all_but_gone() -> 
     assert attacked(TemperedFedStale(**QUICK), 300) < 6
 
 
+class Normalised(Trainer):
+    """A client of six with the running mean .25, which counts its batches; the seventh is hostile."""
+
+    def model(self, received: Model, server_round: int) -> Model:
+        hostile = self.client == 6
+        counter = received["bn.num_batches_tracked"]
+        return {
+            "w": received["w"] * 0.9,
+            "bn.running_mean": np.full(3, 1e6 if hostile else 0.25, "f4"),
+            "bn.num_batches_tracked": np.asarray(2**52 if hostile else counter + 1, dtype=counter.dtype),
+        }
+
+
+NORMALISED: Model = {"w": np.ones(2), "bn.running_mean": np.zeros(3, "f4"), "bn.num_batches_tracked": np.asarray(0)}
+
+
+def statistics_after(strategy: Any, rounds: int) -> Model:
+    """Return the model when the hostile client was there for three rounds and never again."""
+    grid, model = MemoryGrid({i: Normalised(i) for i in range(7)}), record(NORMALISED)
+    for t in range(1, rounds + 1):
+        grid.online = set(range(7 if t <= 3 else 6))
+        model, _ = strategy.aggregate_train(
+            t, grid.send_and_receive(strategy.configure_train(t, model, ConfigRecord(), grid))
+        )
+    return arrays(model)
+
+
+def test_counters_are_bounded_and_what_is_remembered_of_statistics_fades() -> None:
+    """The counter ended at 6.4e14 and the mean at 1.04, for ever: nothing bounded the one or faded the other."""
+    bounded = statistics_after(FedStale(**QUICK, halve_rows_every=10), 100)
+    assert 50 <= bounded["bn.num_batches_tracked"] <= 110  # of 100 rounds
+    np.testing.assert_allclose(bounded["bn.running_mean"], 0.25, atol=0.01)
+    kept = statistics_after(FedStale(**QUICK, halve_rows_every=None), 100)
+    assert kept["bn.running_mean"].max() > 0.5
+    off = statistics_after(FedStale(**QUICK, max_norm_ratio=None), 5)
+    assert off["bn.num_batches_tracked"] > 1e14
+
+
+def test_what_is_usual_is_known_after_a_restart_and_whole_numbers_that_stand_still_are_bounded_too(
+    tmp_path: Path,
+) -> None:
+    grid, options = MemoryGrid({i: Normalised(i) for i in range(7)}), {**QUICK, "checkpoint": tmp_path}
+    strategy = FedStale(**options)
+    strategy.start(grid, record(NORMALISED), num_rounds=3)
+    resumed = FedStale.resume(tmp_path)
+    assert strategy.aggregator is not None
+    assert resumed.aggregator is not None
+    for kind in ("updates", "statistics", "counters"):
+        known = getattr(strategy.aggregator.lengths, kind).last
+        assert len(known) == 7
+        assert getattr(resumed.aggregator.lengths, kind).last == known
+    bound = LengthBound(least=1.0)
+    assert bound.factors({0: 0.0, 1: 0.0, 2: 0.0, 3: 100.0}, 10.0)[3] == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("name", ["w", "bn.running_mean"])
 def test_updates_and_buffers_much_longer_than_usual_are_shortened_and_counted(name: str) -> None:
     class Far(Trainer):

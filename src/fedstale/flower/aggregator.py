@@ -22,8 +22,7 @@ from ..federation import Federation, Ints, Round
 from ..memory import Memory
 from ..rules import Rule
 from ..state import State
-from .bounds import LengthBound
-from .client_updates import ClientUpdate, read_updates, shorten
+from .client_updates import ClientUpdate, Lengths, read_updates, shorten
 from .layout import BadArrays, Layout, read_arrays
 from .members import Members
 from .probabilities import Probabilities
@@ -65,7 +64,7 @@ class Aggregator:
         self.members = Members(identities)
         self.by_sample = by_sample
         self.returned: ArrayRecord | None = None
-        self.update_lengths, self.buffer_lengths = LengthBound(), LengthBound()
+        self.lengths = Lengths()
         self.client_buffers: dict[int, dict[str, NDArray[Any]]] = {}
         """What each client sent last of the arrays beside the vector: who is away is in their average too."""
         self._rows = np.empty((0, layout.num_params), dtype=layout.dtype)
@@ -158,7 +157,7 @@ class Aggregator:
         )
         refuse_local_work(rule, self.state, clients)
         rule.advance(self.state, Round(index, clients, self._rows_for(rule, updates), probabilities=p))
-        self._remember_buffers(updates)
+        self._remember_buffers(updates, index, setting.halve_rows_every)
         contributed = set(clients.tolist())
         probabilities.observe(self.state.estimator, clients, [i for i in setting.not_asked if i not in contributed])
         self.members.last_heard[[*clients, *setting.connected]] = index
@@ -189,13 +188,16 @@ class Aggregator:
         p = probabilities.values(self.state.estimator, who, [late.reply.identity], setting.asked_share)
         t, rows = self.state.round, self._rows_for(rule, [found])
         rule.remember_late(self.state, Round(t, who, rows, probabilities=p, ages=[t - late.round]))
-        self._remember_buffers([found])
         self.state.last_seen[client] = late.round
+        self._remember_buffers([found], index, setting.halve_rows_every)
         self.members.last_heard[client] = index
         return None
 
-    def _remember_buffers(self, updates: Sequence[ClientUpdate]) -> None:
-        """Keep what clients sent of the arrays beside the vector, and average over everybody's last."""
+    def _remember_buffers(self, updates: Sequence[ClientUpdate], index: int, every: int | None) -> None:
+        """Keep what clients sent of the arrays beside the vector, and average over everybody's last.
+
+        As rows do, what nobody has renewed for `every` rounds counts half, and a quarter after as many again.
+        """
         if not updates or not self.layout.buffers:
             return
         for update in updates:
@@ -203,9 +205,11 @@ class Aggregator:
             # A view of the reply would keep all of it in memory, and its dtype may be one that no file can hold.
             copies = {name: np.array(array, dtype=self.buffers[name].dtype) for name, array in update.buffers.items()}
             self.client_buffers[client] = self.client_buffers.get(client, {}) | copies
-        having = sorted(self.client_buffers)
-        masses = self.state.federation.masses(np.array(having, dtype=np.int64))
-        self.buffers |= average([self.client_buffers[client] for client in having], masses, self.buffers)
+        having = np.array(sorted(self.client_buffers), dtype=np.int64)
+        weights = self.state.federation.masses(having)
+        if every is not None:
+            weights = weights * 0.5 ** ((index - self.state.last_seen[having]) // every)
+        self.buffers |= average([self.client_buffers[client] for client in having.tolist()], weights, self.buffers)
 
     def _read(
         self,
@@ -227,7 +231,7 @@ class Aggregator:
     def _shorten(self, updates: Sequence[ClientUpdate], ratio: float | None) -> int:
         """Shorten what is much longer than usual; return how many replies had such."""
         clients = {self.members[update.reply.identity]: update for update in updates}
-        return shorten(clients, self.update_lengths, self.buffer_lengths, self.buffers, ratio)
+        return shorten(clients, self.lengths, self.buffers, ratio)
 
     def _succeed(self, found: Sequence[ClientUpdate | LeftOut], setting: RoundSetting) -> None:
         """Take devices that start again for who they were, as far as that can be told without an identity.
@@ -312,8 +316,7 @@ class Aggregator:
         clients = self.members.remove(identities)
         for client in clients:
             self.client_buffers.pop(client, None)
-            self.update_lengths.forget(client)
-            self.buffer_lengths.forget(client)
+            self.lengths.forget(client)
         if not len(self.members):  # nobody is left: as before the first round, one row that stands for all
             sizes = np.array(state.federation.sizes)
             sizes[len(self.identities)] = 1.0

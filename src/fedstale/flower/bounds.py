@@ -21,12 +21,14 @@ class LengthBound:
 
     Parameters
     ----------
-    last
-        The lengths by client, as they were counted.
+    least
+        What is usual at least, where others are known: a length of whole numbers that change is not below 1.
     """
 
-    def __init__(self, last: Mapping[int, float] | None = None) -> None:
-        self.last = dict(last or {})
+    def __init__(self, least: float = 0.0) -> None:
+        self.last: dict[int, float] = {}
+        """The lengths by client, as they were counted."""
+        self._least = least
 
     def factors(self, lengths: Mapping[int, float], ratio: float | None) -> dict[int, float]:
         """Return the factor ≤ 1 for each client of a round, and remember what is left of the lengths."""
@@ -36,9 +38,9 @@ class LengthBound:
         for client, length in lengths.items():
             if many is None:
                 others = [other for who, other in everybody.items() if who != client]
-                usual = float(np.median(others)) if len(others) >= _ENOUGH else 0.0
+                usual = max(float(np.median(others)), self._least) if len(others) >= _ENOUGH else 0.0
             else:
-                usual = many
+                usual = max(many, self._least)
             shorten = ratio is not None and usual > 0.0 and length > ratio * usual
             found[client] = ratio * usual / length if shorten and ratio is not None else 1.0
         self.last = {**everybody, **{client: length * found[client] for client, length in lengths.items()}}

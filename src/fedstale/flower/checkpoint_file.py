@@ -28,7 +28,8 @@ _CLIENT_BUFFER, _HAVING = "client-buffer/", "client-buffer-of/"
 _SENT = "sent/"
 """Before the index of a round whose messages are not all answered: the model that was sent in it."""
 _LAST_HEARD = "last_heard"
-_UPDATE_LENGTHS, _BUFFER_LENGTHS = "update_lengths", "buffer_lengths"
+_LENGTHS = {"update_lengths": "updates", "buffer_lengths": "statistics", "counter_lengths": "counters"}
+"""Names of arrays, and what they hold of the `Lengths` that are usual."""
 
 
 def holds_checkpoint(folder: Path) -> bool:
@@ -61,8 +62,9 @@ def save(
     state.notes[_FACTS] = json.dumps(facts, sort_keys=True)
     state.arrays = {_BUFFER + name: array for name, array in aggregator.buffers.items()}
     state.arrays[_LAST_HEARD] = aggregator.members.last_heard
-    for name, bound in ((_UPDATE_LENGTHS, aggregator.update_lengths), (_BUFFER_LENGTHS, aggregator.buffer_lengths)):
-        state.arrays[name] = np.array(sorted(bound.last.items()), dtype=np.float64).reshape(-1, 2)
+    for name, kind in _LENGTHS.items():
+        last: dict[int, float] = getattr(aggregator.lengths, kind).last
+        state.arrays[name] = np.array(sorted(last.items()), dtype=np.float64).reshape(-1, 2)
     sent = aggregator.client_buffers
     for slot in layout.buffers:
         having = [client for client in sorted(sent) if slot.name in sent[client]]
@@ -93,8 +95,9 @@ def load(folder: Path) -> tuple[Aggregator, dict[str, Any], dict[str, Any]]:
     buffers = {s.name: saved[_BUFFER + s.name].reshape(s.shape) for s in layout.buffers}
     aggregator = Aggregator(state, layout, buffers, facts["identities"], by_sample=facts["by_sample"])
     aggregator.members.last_heard = saved[_LAST_HEARD]
-    for name, bound in ((_UPDATE_LENGTHS, aggregator.update_lengths), (_BUFFER_LENGTHS, aggregator.buffer_lengths)):
-        bound.last = {int(client): float(length) for client, length in saved[name].reshape(-1, 2)}
+    for name, kind in _LENGTHS.items():
+        lengths = saved[name].reshape(-1, 2) if name in saved else ()  # an earlier version did not count counters
+        getattr(aggregator.lengths, kind).last = {int(client): float(length) for client, length in lengths}
     for slot in layout.buffers:
         for k, client in enumerate(saved.get(_HAVING + slot.name, ())):
             buffer = saved[_CLIENT_BUFFER + slot.name][k].reshape(slot.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,29 +72,55 @@ def _left_out(reply: ClientReply, reason: str) -> LeftOut:
     return LeftOut(reply.node, "bad", reason, reply.identity)
 
 
+@dataclass
+class Lengths:
+    """What is usual among clients: the lengths of their updates, and of their changes of statistics and of counters."""
+
+    updates: LengthBound = field(default_factory=LengthBound)
+    statistics: LengthBound = field(default_factory=LengthBound)
+    counters: LengthBound = field(default_factory=lambda: LengthBound(least=1.0))
+
+    def forget(self, client: int) -> None:
+        """Lose a client."""
+        for bound in (self.updates, self.statistics, self.counters):
+            bound.forget(client)
+
+
 def shorten(
-    updates: Mapping[int, ClientUpdate],
-    lengths: LengthBound,
-    buffer_lengths: LengthBound,
-    buffers: Mapping[str, NDArray[Any]],
-    ratio: float | None,
+    updates: Mapping[int, ClientUpdate], lengths: Lengths, buffers: Mapping[str, NDArray[Any]], ratio: float | None
 ) -> int:
     """Shorten updates and changes of `buffers` that are much longer than usual; return how many replies had such."""
-    factors = lengths.factors({client: update.length for client, update in updates.items()}, ratio)
-    changes = {client: _changes(update, buffers) for client, update in updates.items()}
+    factors = lengths.updates.factors({client: update.length for client, update in updates.items()}, ratio)
+    shortened = {client for client in updates if factors[client] < 1.0}
+    for client in shortened:
+        updates[client].difference = replace(updates[client].difference, scale=factors[client])
+    # Apart, because a counter that goes on by hundreds would say nothing about a mean.
+    for bound, kinds in ((lengths.statistics, "f"), (lengths.counters, "iu")):
+        shortened |= _shorten_buffers(updates, bound, kinds, buffers, ratio)
+    return len(shortened)
+
+
+def _shorten_buffers(
+    updates: Mapping[int, ClientUpdate],
+    bound: LengthBound,
+    kinds: str,
+    buffers: Mapping[str, NDArray[Any]],
+    ratio: float | None,
+) -> set[int]:
+    """Shorten changes of the buffers of these kinds; return whose."""
+    changes = {client: _changes(update, buffers, kinds) for client, update in updates.items()}
     squares = {client: sum(np.vdot(a, a) for a in change.values()) for client, change in changes.items() if change}
-    far = {client: float(np.sqrt(square)) for client, square in squares.items()}
-    buffer_factors = buffer_lengths.factors(far, ratio)
-    for client, update in updates.items():
-        if factors[client] < 1.0:
-            update.difference = replace(update.difference, scale=factors[client])
-        if (factor := buffer_factors.get(client, 1.0)) < 1.0:
-            for name, change in changes[client].items():
-                update.buffers[name] = (buffers[name] + factor * change).astype(buffers[name].dtype)
-    return sum(factors[client] < 1.0 or buffer_factors.get(client, 1.0) < 1.0 for client in updates)
+    factors = bound.factors({client: float(np.sqrt(square)) for client, square in squares.items()}, ratio)
+    shortened = {client for client, factor in factors.items() if factor < 1.0}
+    for client in shortened:
+        for name, change in changes[client].items():
+            moved = factors[client] * change
+            moved = moved if buffers[name].dtype.kind == "f" else np.rint(moved)
+            updates[client].buffers[name] = (buffers[name] + moved).astype(buffers[name].dtype)
+    return shortened
 
 
-def _changes(update: ClientUpdate, buffers: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
-    """Return by how much a reply's floating-point buffers differ from those that were sent."""
-    there = [name for name in buffers if name in update.buffers and buffers[name].dtype.kind == "f"]
+def _changes(update: ClientUpdate, buffers: Mapping[str, NDArray[Any]], kinds: str) -> dict[str, Float]:
+    """Return by how much a reply's buffers of these kinds differ from those that were sent."""
+    there = [name for name in buffers if name in update.buffers and buffers[name].dtype.kind in kinds]
     return {name: update.buffers[name].astype(np.float64) - buffers[name] for name in there}

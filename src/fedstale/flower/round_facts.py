@@ -61,7 +61,7 @@ class RoundSetting:
     max_examples_ratio, max_norm_ratio
         How many times the median of the other clients a claimed number of examples and an update may be.
     halve_rows_every
-        Rounds after which a row that was not renewed is halved.
+        Rounds after which a row that was not renewed is halved, and the weight of its client's buffers.
     """
 
     asked_share: float = 1.0

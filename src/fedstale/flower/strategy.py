@@ -62,10 +62,11 @@ class RuleStrategy(EvaluatedStrategy):
         most what all the others have together, from four clients on: a client may claim any number. None: any number
         is believed.
     max_norm_ratio
-        An update, and a change of running statistics, is shortened to at most so many times the median length of what
-        the other clients sent last, from three others on. None: any length.
+        An update, and a change of running statistics or counters, is shortened to at most so many times the median
+        length of what the other clients sent last, from three others on. None: any length.
     halve_rows_every
-        A remembered update that was not renewed for so many rounds is halved, and again after as many. None: never.
+        A remembered update that was not renewed for so many rounds is halved, and again after as many; so is the weight
+        of what is remembered of running statistics. None: never.
     late_for
         How long a reply may come after its round, in rounds of the full `timeout`: it is put into the client's row of
         the memory when it comes, and its node is not asked again before. One model is kept for each round of which
