@@ -34,6 +34,20 @@ def test_its_app_is_in_the_format_of_flower_hub() -> None:
     assert (BASELINE / "LICENSE").exists()
 
 
+def test_without_its_nodes_it_ends_and_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare `flwr run .` has two nodes: it waited for the others for ever."""
+    pytest.importorskip("sklearn")
+    monkeypatch.syspath_prepend(str(BASELINE))
+    server_app = import_module("fedstale_baseline.server_app")
+    monkeypatch.setattr(server_app, "PATIENCE", 0.0)
+    project = tomllib.loads((BASELINE / "pyproject.toml").read_text(encoding="utf-8"))
+    config = project["tool"]["flwr"]["app"]["config"]
+    with pytest.raises(RuntimeError, match=r"2 nodes are connected, and num-clients is 24.*num-supernodes=24"):
+        server_app.app(MemoryGrid({1: lambda _: None, 2: lambda _: None}), Context(1, 9, {}, RecordDict(), config))
+    for module in [name for name in sys.modules if name.startswith("fedstale_baseline")]:
+        monkeypatch.delitem(sys.modules, module)
+
+
 def test_it_runs_and_prints_its_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

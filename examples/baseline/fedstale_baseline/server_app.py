@@ -1,6 +1,7 @@
 """The server: every β on every swap and seed, one federation after the other, then the table of accuracies."""
 
 import csv
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,15 @@ from fedstale_baseline.task import accuracy, first_model, is_rare
 app = ServerApp()
 LAST = 10
 """Rounds whose mean accuracy is reported."""
+PATIENCE = 20.0
+"""Seconds until all nodes must be there."""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment."""
     config = context.run_config
+    check_nodes(grid, int(config["num-clients"]))
     rows = []
     for swap in str(config["swaps"]).split():
         for beta in str(config["betas"]).split():
@@ -33,6 +37,18 @@ def main(grid: Grid, context: Context) -> None:
             writer.writerows(rows)
     for line in table(rows):
         print(line, flush=True)
+
+
+def check_nodes(grid: Grid, wanted: int) -> None:
+    """Refuse to begin where there are fewer nodes than clients: Flower's own default is two, and more never come."""
+    began = time.monotonic()
+    while (there := len(list(grid.get_node_ids()))) < wanted:
+        if time.monotonic() - began > PATIENCE:
+            raise RuntimeError(
+                f"{there} nodes are connected, and num-clients is {wanted}. In a simulation, say how many there are: "
+                f"flwr run . local --stream --federation-config 'num-supernodes={wanted} client-resources-num-cpus=1'"
+            )
+        time.sleep(0.5)
 
 
 def run(grid: Grid, context: Context, beta: float, swap: float, seed: int) -> float:
