@@ -250,6 +250,8 @@ def test_advise_from_a_log_with_names_and_times(inside: Path) -> None:
         (["log.csv", "--round", "30min", "--correlation", "1", "--pilot", "digits"], "either --correlation or --pilot"),
         (["--p", "0.5,0.5", "--pilot", "digit"], "unknown task 'digit'"),
         (["--p", "0.5,0.5", "--round", "1h"], "are for a log"),
+        (["phones", "--num-clients", "800"], "the phones are 723"),
+        (["phones", "--round", "1h"], "the phones are 723"),
     ]:
         error = CliRunner().invoke(app, ["advise", *words]).exception
         assert message in str(error)

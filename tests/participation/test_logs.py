@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_a_matrix_is_kept_by_csv_and_by_choosing(tmp_path_factory, rounds, clien
     np.testing.assert_array_equal(twice.matrix(), trace.matrix()[:, [-1, -1]])
 
 
-@pytest.mark.parametrize("bad", [["10", "1"], ["12"], [[0.5]], [1, 0], [["a"]]])
+@pytest.mark.parametrize("bad", [[[1, 0], [1]], ["10", "1"], ["12"], [[0.5]], [1, 0], [["a"]]])
 def test_a_bad_matrix_is_refused(bad: object) -> None:
     with pytest.raises(InvalidInput, match="matrix"):
         Trace.from_matrix(bad)
@@ -113,8 +114,17 @@ def test_a_file_with_names_and_times(tmp_path: Path) -> None:
         ("time,device\n5,a,3\n", {"round": "1h"}, "line 2.*must have 2 columns"),
         ("time,device\n", {"round": "1h"}, "no line but the header"),
         ("time,device\n2026-01-01T00:00Z,a\n2026-01-01T00:00,b\n", {"round": "1h"}, "with and without a time zone"),
+        ("timestamp,device\n1763330400000,a\n", {"round": "1h"}, 'time 1 = .*milliseconds.*unit="ms"'),
+        ("timestamp,device\n1763330400,a\n", {"round": "1h", "unit": "min"}, "unknown unit 'min'"),
+        ("timestamp,device\n2026-01-01,a\n", {"round": "1h", "unit": "ms"}, "is for times that are numbers"),
+        ("start,end,device\n2026-01-01 00:00,2026-01-01 01:00Z,a\n", {"round": "1h"}, "starts are times without"),
+        ("start,end,device\n5,2026-01-01 01:00,a\n", {"round": "1h"}, "starts are numbers"),
+        ("time,device\n5,a\n2026-01-01 01:00,a\n", {"round": "1h"}, "must be times of one kind"),
+        ("round,device\n0,a\nlast,b\n", {}, "round 2 = 'last'"),
+        ("round,device\n0,a\n", {"round": "1h"}, "the log has no times"),
+        ("round,device\n0,a\n1,\n", {}, "line 3.*device is missing"),
         ("start,end,device\n5,2,a\n", {"round": "1h"}, "ends before it begins"),
-        ("start,end,device\n0,1e15,a\n", {"round": "1s"}, "choose a longer one"),
+        ("start,end,device\n0,7e9,a\n", {"round": "1s"}, "choose a longer one"),
     ],
 )
 def test_a_wrong_log_is_one_clear_line(tmp_path: Path, text: str, options: dict[str, object], message: str) -> None:
@@ -156,12 +166,27 @@ def test_pandas() -> None:
         Trace.from_pandas(pandas.DataFrame({"x": [1]}), "30min")
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30min", 1800), ("1 h", 3600), ("2 days", 172800), ("90s", 90), (5, 5)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30min", 1800),
+        ("1 h", 3600),
+        ("2 days", 172800),
+        ("90s", 90),
+        (5, 5),
+        ("2 minutes", 120),
+        ("1h30min", 5400),
+        ("1 hour 30 minutes", 5400),
+        ("90", 90),
+        (timedelta(hours=1), 3600),
+        (np.timedelta64(5, "m"), 300),
+    ],
+)
 def test_lengths_of_time(text: object, seconds: float) -> None:
     assert duration("round", text) == seconds
 
 
-@pytest.mark.parametrize("bad", ["", "h", "-3min", "0s", "3 weeks", None, float("nan")])
+@pytest.mark.parametrize("bad", ["", "h", "-3min", "0s", "3 weeks", "500ms", "1h30", "1 2", None, float("nan")])
 def test_lengths_that_are_none(bad: object) -> None:
     with pytest.raises(InvalidInput, match="round"):
         duration("round", bad)
@@ -182,3 +207,66 @@ def test_a_file_of_characters_is_a_matrix(tmp_path: Path) -> None:
     file.write_text("01\n0x\n")
     with pytest.raises(InvalidInput, match="must be 1"):
         Trace.from_csv(file)
+
+
+def test_a_file_with_rounds_and_names(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("round,device\n0,tablet\n2,phone-10\n2,phone-2\n", encoding="utf-8")
+    trace = Trace.from_csv(file)
+    assert rounds_of(trace) == [["tablet"], [], ["phone-2", "phone-10"]]
+    assert rounds_of(Trace.from_csv(file, 4, num_rounds=4))[3] == []
+
+
+def test_numbers_of_another_unit(tmp_path: Path) -> None:
+    """Milliseconds were read as seconds, without a word."""
+    file = tmp_path / "log.csv"
+    file.write_text("timestamp,device\n1763330400000,a\n1763334000000,b\n", encoding="utf-8")
+    assert rounds_of(Trace.from_csv(file, round="1h", unit="ms")) == [["a"], ["b"]]
+    with pytest.raises(InvalidInput, match="milliseconds"):
+        Trace.from_intervals(["a"], [1763330400000], [1763334000000], "1h")
+
+
+def test_names_and_times_are_kept_by_csv(tmp_path: Path) -> None:
+    names = ["a", "b # c", ' "d"\n']
+    trace = Trace.from_intervals([0, 1], [1800.5, 0.25], [5000, 6000], 1800.125, names=[0, 1, 2])
+    trace = replace(trace, names=names)
+    trace.to_csv(tmp_path / "log.csv")
+    again = Trace.from_csv(tmp_path / "log.csv")
+    assert again.names == trace.names == tuple(names)
+    assert (again.round_seconds, again.start_seconds) == (trace.round_seconds, trace.start_seconds)
+    np.testing.assert_array_equal(again.matrix(), trace.matrix())
+    assert Trace.from_csv(tmp_path / "log.csv", 4).name(3) == "3"
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_device_that_is_missing_is_none(missing: object) -> None:
+    with pytest.raises(InvalidInput, match="device 2 = None: a device is missing"):
+        Trace.from_intervals(["a", missing], [0, 0], [9, 9], 5)
+
+
+def test_a_device_of_which_nothing_is_known_is_named() -> None:
+    with pytest.raises(InvalidInput, match="trace = 'b': nothing is known of this device"):
+        frequencies(Trace.from_matrix(["1?", "0?"], names=["a", "b"]))
+
+
+def test_odd_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    named = pandas.DataFrame({"round": [0, 2], "device": ["b", "a"]})
+    assert rounds_of(Trace.from_pandas(named)) == [["b"], [], ["a"]]
+    numbered = pandas.DataFrame({"round": [0, 1], "client": [1, 0]})
+    assert rounds_of(Trace.from_pandas(numbered, names=["1", "0"])) == [["1"], ["0"]]
+    matrix = pandas.DataFrame({"a": [1, 0], "b": [0, 1]})
+    assert rounds_of(Trace.from_matrix(matrix)) == [["a"], ["b"]]
+    assert Trace.from_matrix(pandas.DataFrame([[1, 0]])).names is None
+    frame = pandas.DataFrame({"device": ["a", pandas.NA], "time": [1, 2]})
+    for bad, message in [
+        ([[0, 1]], "must be a pandas data frame"),
+        (frame, "a device is missing"),
+        (pandas.DataFrame({"device": ["a"], "time": [pandas.NA]}), "a time is missing"),
+        (pandas.DataFrame({"round": [0.5], "device": ["a"]}), "must be the number of a round"),
+        (named[:0], "no rows"),
+    ]:
+        with pytest.raises(InvalidInput, match=message) as caught:
+            Trace.from_pandas(bad, None if "round" in bad else "1h")
+        assert "\n" not in str(caught.value)
+    assert Trace.from_pandas(frame[:1], pandas.Timedelta("30min")).round_seconds == 1800

@@ -30,6 +30,9 @@ def advise(
     round_: Annotated[
         str | None, typer.Option("--round", help='Length of a round, for a log with timestamps: "30min", "1h".')
     ] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="Unit of timestamps that are numbers: s (default), ms, us or ns.")
+    ] = None,
     num_clients: Annotated[int | None, typer.Option(help="Number of clients, if some are not in the log.")] = None,
     num_params: Annotated[
         int | None,
@@ -73,7 +76,7 @@ def advise(
         raise InvalidInput("give either a participation log or --p")
     if correlation is not None and pilot is not None:
         raise InvalidInput("give either --correlation or --pilot")
-    trace = None if log is None else _log(log, num_clients, round_)
+    trace = None if log is None else _log(log, num_clients, round_, unit)
     together = None
     if trace is not None:
         from ..participation import frequencies
@@ -84,8 +87,8 @@ def advise(
         together = _together(trace, chance)
         rounds = trace.num_rounds if rounds is None else rounds
     else:
-        if round_ is not None or num_clients is not None:
-            raise InvalidInput("--round and --num-clients are for a log")
+        if round_ is not None or num_clients is not None or unit is not None:
+            raise InvalidInput("--round, --unit and --num-clients are for a log")
         chance = np.array(_parse(p or ""))
         from ..checks import probabilities
 
@@ -100,15 +103,19 @@ def advise(
     _show(made, trace, chance, measured, model=num_params is None and size is None)
 
 
-def _log(log: Path, num_clients: int | None, length: str | None) -> Trace:
+def _log(log: Path, num_clients: int | None, length: str | None, unit: str | None) -> Trace:
     from ..participation import Trace
 
     if str(log) == "phones" and not log.exists():
+        if num_clients is not None or length is not None or unit is not None:
+            raise InvalidInput(
+                "--round, --unit and --num-clients are for your own log: the phones are 723, in rounds of 30min"
+            )
         from ..participation import read_phones
         from ..tasks.phones_file import fetch_phones
 
         return read_phones(fetch_phones())
-    return Trace.from_csv(log, num_clients, round=length)
+    return Trace.from_csv(log, num_clients, round=length, unit=unit)
 
 
 def _together(trace: Trace, chance: Float) -> float | None:

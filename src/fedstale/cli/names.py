@@ -16,7 +16,7 @@ _PARTICIPATION = {
     "cyclic": "clients take turns in windows (options period, width)",
     "correlated": "clients come together (options correlation, groups)",
     "time-varying": "p_i changes over the rounds (options rounds, values)",
-    "trace": "who came, from a CSV file: round,client, or device names with times (options path, round)",
+    "trace": "who came, from a CSV file: round,client, or device names with times (options path, round, unit)",
     "phones": "723 real phones over five days; options kind (bootstrap, replay, model), only_seen, devices, repeat",
 }
 _SELECTIONS = {

@@ -33,7 +33,10 @@ def frequencies(trace: Trace, confidence: float = 0.95) -> Frequencies:
     confidence
         Coverage of the interval, in (0, 1).
     """
-    return wilson(trace.counts(), trace.known_rounds(), confidence)
+    known = trace.known_rounds()
+    if not known.all():
+        raise fail("trace", trace.name(int(np.argmin(known))), "nothing is known of this device: leave it out (subset)")
+    return wilson(trace.counts(), known, confidence)
 
 
 def wilson(successes: ArrayLike, trials: ArrayLike, confidence: float = 0.95) -> Frequencies:

@@ -11,17 +11,19 @@ that appears twice counts once (a device that connected twice in a round took pa
 without a line is a round in which nobody came. The comment `# num_rounds=500 num_clients=24`, which
 `Trace.to_csv` writes, keeps empty rounds at the end and clients that never came; arguments given to
 `Trace.from_csv` take precedence. Rounds in which nothing is known of a client are the comment
-`# unknown client=3 rounds=0-17`. A log whose header names the columns
-device and time, or device, start and end, is cut into rounds (`logs`). Lines of 0, 1 and ? are a matrix: a line for
-each round, a character for each client.
+`# unknown client=3 rounds=0-17`; names and times are kept in comments, too. A log whose header names the columns round
+and device has names for numbers; one with device and time, or device, start and end, is cut into rounds (`logs`). Lines
+of 0, 1 and ? are a matrix: a line for each round, a character for each client.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,11 +34,17 @@ from . import logs
 LARGEST_ROUND = 2**62
 _SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
 _MATRIX = re.compile(r"[01?]{2,}")
+_NAME = re.compile(r'#\s*name client=([0-9]{1,18}) (".*")\s*$')
+_TIMES = re.compile(r"#\s*round_seconds=([0-9.e+-]{1,30}) start_seconds=([0-9.e+-]{1,30})\s*$")
 _UNKNOWN = re.compile(r"#\s*unknown client=([0-9]{1,18}) rounds=([0-9]{1,18})-([0-9]{1,18})\s*$")
 
 
 def read_log(
-    path: str | Path, num_clients: int | None, num_rounds: int | None, round: str | float | None
+    path: str | Path,
+    num_clients: int | None,
+    num_rounds: int | None,
+    round: Any = None,
+    unit: str | None = None,
 ) -> logs.Fields:
     """Return the arguments of `Trace` that a file holds."""
     if num_clients is not None:
@@ -53,8 +61,8 @@ def read_log(
     header = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     if _MATRIX.fullmatch(header):
         return _characters(lines, str(path), num_clients, num_rounds, round)
-    if _has_times(header):
-        return _extended(_timed(lines, str(path), round), num_clients, num_rounds, str(path))
+    if _has_names(header):
+        return _extended(_named(lines, str(path), round, unit), num_clients, num_rounds, str(path))
     if round is not None:
         allowed = "the log has no times: its header must name the columns device and time, or device, start and end"
         raise fail(f"{path}, header", header, allowed)
@@ -74,12 +82,48 @@ def read_log(
         "rounds": np.array(rounds, dtype=np.int64),
         "clients": np.array(clients, dtype=np.int64),
     }
-    unknown = _unknown_rows(lines)
-    return fields if unknown is None else {**fields, "unknown": unknown}
+    return fields | _comments(lines, str(path), fields["num_clients"])
+
+
+def _comments(lines: Sequence[str], path: str, num_clients: int) -> logs.Fields:
+    """Read what `write_log` keeps in comments beside the sizes: what is not known, names, times."""
+    comments = [line.strip() for line in lines if line.startswith("#")]
+    fields: logs.Fields = {}
+    unknown = _unknown_rows(comments)
+    if unknown is not None:
+        fields["unknown"] = unknown
+    try:
+        names = {int(match[1]): json.loads(match[2]) for line in comments if (match := _NAME.match(line))}
+        for match in filter(None, map(_TIMES.match, comments)):
+            fields |= {"round_seconds": float(match[1]), "start_seconds": float(match[2])}
+    except ValueError as error:
+        raise fail(path, str(error), "a comment with a name or a time is damaged") from None
+    if names:
+        # Clients that were added to the log have none.
+        fields["names"] = tuple(str(names.get(client, client)) for client in range(num_clients))
+    return fields
+
+
+def log_text(fields: logs.Fields) -> str:
+    """Write a log so that `read_log` gives it back whole.
+
+    Parameters
+    ----------
+    fields
+        Of a `Trace`: num_rounds, num_clients, rounds, clients, unknown, names, round_seconds, start_seconds.
+    """
+    head = [f"# num_rounds={fields['num_rounds']} num_clients={fields['num_clients']}"]
+    if fields["round_seconds"] is not None:
+        head.append(f"# round_seconds={float(fields['round_seconds'])} start_seconds={float(fields['start_seconds'])}")
+    head += [f"# name client={i} {json.dumps(name)}" for i, name in enumerate(fields["names"] or ())]
+    rows = [] if fields["unknown"] is None else np.asarray(fields["unknown"]).tolist()
+    head += [f"# unknown client={i} rounds={first}-{stop - 1}" for i, first, stop in rows]
+    pairs = zip(np.asarray(fields["rounds"]).tolist(), np.asarray(fields["clients"]).tolist(), strict=True)
+    return "\n".join([*head, "round,client", *(f"{t},{i}" for t, i in pairs)]) + "\n"
 
 
 def _characters(
-    lines: Sequence[str], path: str, num_clients: int | None, num_rounds: int | None, length: str | float | None
+    lines: Sequence[str], path: str, num_clients: int | None, num_rounds: int | None, length: Any
 ) -> logs.Fields:
     """Read a matrix of characters; what else is said of its size must agree with it."""
     fields = logs.matrix_log([line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")])
@@ -99,10 +143,14 @@ def _extended(fields: logs.Fields, num_clients: int | None, num_rounds: int | No
     return {**fields, "num_clients": n, "num_rounds": length, "names": (*fields["names"], *more)}
 
 
-def _has_times(header: str) -> bool:
-    """Whether the first line of a log names columns with times."""
-    kinds = logs.kinds_of(_split(header))
-    return "device" in kinds and ("time" in kinds or {"start", "end"} <= kinds.keys())
+def _has_names(header: str) -> bool:
+    """Whether the first line of a log names devices with times, or with rounds; a column client has numbers there."""
+    columns = [column.strip().lower() for column in _split(header)]
+    kinds = logs.kinds_of(columns)
+    if "device" not in kinds:
+        return False
+    timed = "time" in kinds or {"start", "end"} <= kinds.keys()
+    return timed or ("round" in kinds and columns[kinds["device"]] != "client")
 
 
 def _split(line: str, like: str | None = None) -> list[str]:
@@ -110,12 +158,14 @@ def _split(line: str, like: str | None = None) -> list[str]:
     return next(csv.reader([line], delimiter=max(",;\t", key=(like or line).count)), [])
 
 
-def _timed(lines: Sequence[str], path: str, round: str | float | None) -> logs.Fields:
-    """Read a log with device names and times; an error names the line."""
+def _named(lines: Sequence[str], path: str, round: Any, unit: str | None) -> logs.Fields:
+    """Read a log with device names and times or rounds; an error names the line."""
     kept = [(place, line) for place, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
     head = kept[0][1]
     header = _split(head)
-    places = {kind: place for kind, place in logs.kinds_of(header).items() if kind != "round"}
+    places = logs.kinds_of(header)
+    if "time" in places or {"start", "end"} <= places.keys():
+        places.pop("round", None)
     columns: dict[str, list[str]] = {kind: [] for kind in places}
     for place, line in kept[1:]:
         cells = _split(line, head)
@@ -127,7 +177,7 @@ def _timed(lines: Sequence[str], path: str, round: str | float | None) -> logs.F
             columns[kind].append(cells[column].strip())
     if len(kept) == 1:
         raise fail("path", path, "holds no line but the header")
-    return logs.table_log(columns, round, path)
+    return logs.table_log(columns, round, path, unit=unit)
 
 
 def _unknown_rows(lines: Iterable[str]) -> ArrayLike | None:

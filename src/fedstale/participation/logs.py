@@ -11,17 +11,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import MOST_CLIENTS, Float, fail, fraction, number, positive_int
+from ..checks import MOST_CLIENTS, Float, choose, fail, fraction, number, positive_int
 from ..federation import Ints
 
 DAY = 86_400.0
-_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "hour": 3600.0, "d": DAY, "day": DAY}
+_UNITS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), DAY),
+}
+"""Of lengths of time, in seconds."""
+TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+"""Of times that are numbers, in seconds."""
+_LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
+"""Later than any log: a number that is larger does not count seconds."""
 _MOST_PAIRS = 100_000_000
 """Pairs of a device and a round: more would not fit into memory."""
 COLUMNS = {
@@ -37,14 +47,19 @@ Fields = dict[str, Any]
 
 
 def duration(argument: str, value: Any) -> float:
-    """Read a length of time in seconds: a number, or text such as "30min", "1h", "90 s"."""
-    allowed = 'must be a length of time such as "30min", "1h" or a number of seconds'
+    """Read a length of time in seconds: a number, a timedelta, or text such as "30min", "1h30min", "90 s"."""
+    allowed = 'must be a length of time such as "30min", "1h30min" or a number of seconds'
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*?)s?\s*", value.lower())
-        unit = None if match is None else _UNITS.get(match[2] or "s")
-        if match is None or unit is None:
+        text = value.strip().lower()
+        parts = re.findall(r"([0-9]*\.?[0-9]+)\s*([a-z]*)\s*", text)
+        units = [_UNITS.get(unit or ("s" if len(parts) == 1 else "")) for _, unit in parts]
+        if not re.fullmatch(r"([0-9]*\.?[0-9]+\s*[a-z]*\s*)+", text) or None in units:
             raise fail(argument, value, allowed)
-        value = float(match[1]) * unit
+        value = sum(float(count) * (unit or 0.0) for (count, _), unit in zip(parts, units, strict=True))
+    elif isinstance(value, timedelta):
+        value = value.total_seconds()
+    elif isinstance(value, np.timedelta64):
+        value = float(value / np.timedelta64(1, "s"))
     return number(argument, value, 0.0, open_low=True)
 
 
@@ -64,18 +79,50 @@ def table_log(columns: Mapping[str, Sequence[Any]], length: Any, where: str, **o
     if "device" in columns and "start" in columns and "end" in columns:
         return interval_log(columns["device"], columns["start"], columns["end"], length, where=where, **options)
     if "device" in columns and "time" in columns:
-        options.pop("least", None)
         return _visit_log(columns["device"], columns["time"], length, where=where, **options)
+    if "device" in columns and "round" in columns:
+        if length is not None:
+            allowed = "the log has no times: its header must name the columns device and time, or device, start and end"
+            raise fail(where, list(columns), allowed)
+        options.pop("unit", None)
+        return _round_log(columns["device"], columns["round"], where=where, **options)
     known = "; ".join(f"{kind}: {', '.join(names[:4])}" for kind, names in COLUMNS.items())
     allowed = f"needs the columns device and time, device, start and end, or round and client ({known})"
     raise fail(where, list(columns), allowed)
 
 
+def _round_log(
+    devices: Sequence[Any], rounds: Any, *, names: Sequence[Any] | None = None, where: str = "log"
+) -> Fields:
+    """Return the pairs of rounds that have numbers and devices that have names."""
+    clients, known = _numbered(devices, names, where)
+    found = [_round_number(f"{where}, round {place}", value) for place, value in enumerate(rounds, start=1)]
+    if len(found) != clients.size or not found:
+        raise fail(where, f"{clients.size} devices, {len(found)} rounds", "must be as many, and at least one")
+    numbers = np.array(found, dtype=np.int64)
+    return {
+        "num_clients": len(known), "num_rounds": max(found) + 1, "rounds": numbers, "clients": clients, "names": known,
+    }  # fmt: skip
+
+
+def _round_number(argument: str, value: Any) -> int:
+    text = str(value).strip()
+    if not re.fullmatch(r"[0-9]{1,18}(\.0*)?", text):
+        raise fail(argument, text, "must be the number of a round, from 0")
+    return int(text.partition(".")[0])
+
+
 def _visit_log(
-    devices: Sequence[Any], times: Any, length: Any, *, names: Sequence[Any] | None = None, where: str = "log"
+    devices: Sequence[Any],
+    times: Any,
+    length: Any,
+    *,
+    names: Sequence[Any] | None = None,
+    unit: str | None = None,
+    where: str = "log",
 ) -> Fields:
     """Return the rounds in which devices were seen at some time."""
-    seconds, at = _length(length, where), _seconds_of(f"{where}, time", times)
+    seconds, at = _length(length, where), _seconds_of(f"{where}, time", times, unit)[0]
     clients, known = _numbered(devices, names, where)
     if at.size != clients.size or not at.size:
         raise fail(where, f"{clients.size} devices, {at.size} times", "must be as many, and at least one")
@@ -92,11 +139,16 @@ def interval_log(
     *,
     least: float = 0.5,
     names: Sequence[Any] | None = None,
+    unit: str | None = None,
     where: str = "log",
 ) -> Fields:
     """Return the rounds of which devices were there for at least the share `least`."""
     seconds = _length(length, where)
-    begin, stop = _seconds_of(f"{where}, start", starts), _seconds_of(f"{where}, end", ends)
+    (begin, first_kind), (stop, last_kind) = (
+        _seconds_of(f"{where}, {name}", times, unit) for name, times in (("start", starts), ("end", ends))
+    )
+    if first_kind != last_kind:
+        raise fail(where, f"starts are {first_kind}, ends are {last_kind}", "must be times of one kind")
     clients, known = _numbered(devices, names, where)
     if not begin.size == stop.size == clients.size or not begin.size:
         sizes = f"{clients.size} devices, {begin.size} starts, {stop.size} ends"
@@ -126,7 +178,10 @@ def matrix_log(matrix: Any) -> Fields:
         if len(widths) > 1:
             raise fail("matrix", f"lines of {sorted(widths)[:4]} characters", "must have one character per client")
         matrix = np.array([list(row) for row in matrix])
-    cells = np.asarray(matrix)
+    try:
+        cells = np.asarray(matrix)
+    except ValueError:
+        raise fail("matrix", matrix, "must have rows of one length: one number per client") from None
     if cells.ndim != 2 or not cells.size:
         raise fail("matrix", f"array of shape {cells.shape}", "must have one row per round and one column per client")
     there, absent, unknown = _cells(cells)
@@ -149,35 +204,65 @@ def _runs_of(mask: NDArray[np.bool_]) -> Ints:
     return np.stack([clients, first, stop], axis=1).astype(np.int64)
 
 
-def _seconds_of(argument: str, values: Any) -> Float:
-    """Read times as seconds: numbers, datetime64, datetimes, or text that is a number or ISO 8601."""
+_NUMBERS, _WITHOUT_ZONE, _WITH_ZONE = "numbers", "times without a time zone", "times with a time zone"
+
+
+def _seconds_of(argument: str, values: Any, unit: str | None = None) -> tuple[Float, str]:
+    """Read times as seconds: numbers, datetime64, datetimes, or text that is a number or ISO 8601; and say which."""
+    found, kind = _read_times(argument, values)
+    if kind != _NUMBERS:
+        if unit is not None:
+            raise fail("unit", unit, f"is for times that are numbers; {argument} has {kind}")
+        return found, kind
+    found = found * choose("unit", "s" if unit is None else unit, TIME_UNITS)
+    if (late := np.flatnonzero(found > _LATEST)).size:
+        allowed = (
+            'in seconds from 1970 it lies beyond the year 2200: are these milliseconds? Say so: unit="ms" (or us, ns)'
+        )
+        raise fail(f"{argument} {late[0] + 1}", float(found[late[0]]), allowed)
+    return found, kind
+
+
+def _read_times(argument: str, values: Any) -> tuple[Float, str]:
     array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     if array.ndim != 1:
         raise fail(argument, f"array of shape {array.shape}", "must be one-dimensional")
     if array.dtype.kind == "M":
         if np.isnat(array).any():
             raise fail(f"{argument} {int(np.flatnonzero(np.isnat(array))[0]) + 1}", "NaT", "a time is missing")
-        return np.asarray(array.astype("datetime64[us]").astype(np.int64) / 1e6)
+        return np.asarray(array.astype("datetime64[us]").astype(np.int64) / 1e6), _WITHOUT_ZONE
     if array.dtype.kind in "iuf":
         found = array.astype(np.float64)
         if not np.isfinite(found).all():
             raise fail(f"{argument} {int(np.flatnonzero(~np.isfinite(found))[0]) + 1}", "NaN", "a time is missing")
-        return found
+        return found, _NUMBERS
     read = [_moment(f"{argument} {place}", value) for place, value in enumerate(array.tolist(), start=1)]
-    if len({zone for _, zone in read}) > 1:
+    kinds = sorted({kind for _, kind in read})
+    if kinds == [_WITH_ZONE, _WITHOUT_ZONE]:
         raise fail(argument, "times with and without a time zone", "must have one in all of them or in none")
-    return np.array([second for second, _ in read], dtype=np.float64)
+    if len(kinds) > 1:
+        raise fail(argument, " and ".join(kinds), "must be times of one kind")
+    return np.array([second for second, _ in read], dtype=np.float64), kinds[0] if kinds else _NUMBERS
 
 
-def _moment(argument: str, value: Any) -> tuple[float, bool]:
-    """Seconds of one time, and whether it has a time zone; one without is taken as it stands."""
+def _is_missing(value: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has for these."""
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    )
+
+
+def _moment(argument: str, value: Any) -> tuple[float, str]:
+    """Seconds of one time, and of which kind it is; one without a time zone is taken as it stands."""
     allowed = "must be seconds or a time such as 2026-11-18 04:30:00"
+    if _is_missing(value):
+        raise fail(argument, value, "a time is missing")
     if isinstance(value, (int, float)):
-        return number(argument, value), False
+        return number(argument, value), _NUMBERS
     if not isinstance(value, datetime):
         text = str(value).strip()
         try:
-            return number(argument, float(text)), False
+            return number(argument, float(text)), _NUMBERS
         except ValueError:
             pass
         try:
@@ -185,7 +270,8 @@ def _moment(argument: str, value: Any) -> tuple[float, bool]:
         except ValueError:
             raise fail(argument, text, allowed) from None
     aware = value.tzinfo is not None
-    return (value if aware else value.replace(tzinfo=UTC)).timestamp(), aware
+    seconds = (value if aware else value.replace(tzinfo=UTC)).timestamp()
+    return seconds, _WITH_ZONE if aware else _WITHOUT_ZONE
 
 
 def _length(value: Any, where: str) -> float:
@@ -203,6 +289,9 @@ def _origin(first: float, seconds: float) -> tuple[float, float]:
 
 def _numbered(devices: Sequence[Any], names: Sequence[Any] | None, where: str) -> tuple[Ints, tuple[str, ...]]:
     """Number the devices: in the order of `names`, which may have more, or sorted."""
+    missing = next((place for place, name in enumerate(devices, start=1) if _is_missing(name)), None)
+    if missing is not None:
+        raise fail(f"{where}, device {missing}", None, "a device is missing: give its name, or leave the row out")
     seen = [str(name).strip() for name in devices]
     if names is None:
         known = tuple(sorted(set(seen), key=_natural))

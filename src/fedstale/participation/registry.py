@@ -142,8 +142,9 @@ def _trace(
     num_rounds: int | None = None,
     repeat: bool = False,
     round: str | float | None = None,
+    unit: str | None = None,
 ) -> Process:
-    return Trace.from_csv(path, num_clients, num_rounds=num_rounds, repeat=repeat, round=round)
+    return Trace.from_csv(path, num_clients, num_rounds=num_rounds, repeat=repeat, round=round, unit=unit)
 
 
 def _fedau_nocutoff() -> Estimator:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from ..checks import Float, client_count, fail, number, positive_int
 from ..durable import replacing
 from ..federation import Ints
 from . import logs
-from .log_files import LARGEST_ROUND, read_log
+from .log_files import LARGEST_ROUND, log_text, read_log
 from .processes import Process, frozen
 
 
@@ -110,12 +111,15 @@ class Trace(Process):
         Parameters
         ----------
         matrix
-            Numbers, or one text per round with one character per client.
+            Numbers, or one text per round with one character per client; or a data frame.
         names
-            What the devices are called.
+            What the devices are called; default: the columns of a data frame.
         repeat
             Whether to start over after the end.
         """
+        columns = getattr(matrix, "columns", None)  # of a data frame; pandas numbers those that have no names
+        if names is None and columns is not None and list(columns) != list(range(len(columns))):
+            names = [str(column) for column in columns]
         return cls(**logs.matrix_log(matrix), names=names, repeat=repeat)
 
     @classmethod
@@ -124,11 +128,12 @@ class Trace(Process):
         devices: Sequence[Any],
         starts: Any,
         ends: Any,
-        round: str | float,
+        round: str | float | timedelta,
         *,
         least: float = 0.5,
         names: Sequence[str] | None = None,
         repeat: bool = False,
+        unit: str | None = None,
     ) -> Trace:
         """Return the log of devices that were there from some time to another.
 
@@ -139,37 +144,52 @@ class Trace(Process):
         starts, ends
             Times: seconds, datetimes, datetime64, or text such as "2026-11-18 04:30:00".
         round
-            The length of a round: "30min", "1h", or seconds.
+            The length of a round: "30min", "1h30min", a timedelta, or seconds.
         least
             The share of a round for which a device must be there to count.
         names
             All devices, in their order, those that never came included; default: those of the log, sorted.
         repeat
             Whether to start over after the end.
+        unit
+            Of times that are numbers: "s" (default), "ms", "us" or "ns".
         """
-        return cls(**logs.interval_log(devices, starts, ends, round, least=least, names=names), repeat=repeat)
+        found = logs.interval_log(devices, starts, ends, round, least=least, names=names, unit=unit)
+        return cls(**found, repeat=repeat)
 
     @classmethod
     def from_pandas(
-        cls, frame: Any, round: str | float | None = None, *, names: Sequence[str] | None = None, repeat: bool = False
+        cls,
+        frame: Any,
+        round: str | float | timedelta | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        repeat: bool = False,
+        unit: str | None = None,
     ) -> Trace:
         """Return the log of a data frame with the columns of `from_csv`: device with time, or with start and end.
 
         Parameters
         ----------
         frame
-            The data frame; columns named round and client (numbered from 0) need no length of a round.
-        round, names, repeat
+            The data frame; columns round and client (both numbered from 0), or round and device, need no length of a
+            round.
+        round, names, repeat, unit
             As for `from_intervals`.
         """
+        if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
+            raise fail(
+                "frame", type(frame).__name__, "must be a pandas data frame (others: from_intervals, from_matrix)"
+            )
         places = logs.kinds_of([str(name) for name in frame.columns])
         columns = {kind: frame.iloc[:, place].to_numpy() for kind, place in places.items()}
-        if columns.keys() == {"round", "device"} and round is None and names is None:
-            rounds, clients = (np.asarray(columns[kind]) for kind in ("round", "device"))
-            if not rounds.size:
-                raise fail("frame", "no rows", "must have at least one")
+        if not len(frame):
+            raise fail("frame", "no rows", "must have at least one")
+        rounds, clients = (np.asarray(columns.get(kind, ())) for kind in ("round", "device"))
+        numbered = columns.keys() == {"round", "device"} and rounds.dtype.kind in "iu" and clients.dtype.kind in "iu"
+        if numbered and round is None and names is None:
             return cls(int(clients.max()) + 1, int(rounds.max()) + 1, rounds, clients, repeat)
-        return cls(**logs.table_log(columns, round, "frame", names=names), repeat=repeat)
+        return cls(**logs.table_log(columns, round, "frame", names=names, unit=unit), repeat=repeat)
 
     @classmethod
     def from_csv(
@@ -179,9 +199,12 @@ class Trace(Process):
         *,
         num_rounds: int | None = None,
         repeat: bool = False,
-        round: str | float | None = None,
+        round: str | float | timedelta | None = None,
+        unit: str | None = None,
     ) -> Trace:
         """Read a log: pairs round,client or lines of 0, 1 and ? (see `log_files`), or device names with times (`logs`).
+
+        A header round,device says that devices have names and rounds have numbers.
 
         A log with times has a header with the columns device and time, or device, start and end, in any order and among
         others, with commas, semicolons or tabs between them.
@@ -196,8 +219,10 @@ class Trace(Process):
             Whether to start over after the end.
         round
             The length of a round where the log has times, or is a matrix: "30min", "1h", or seconds.
+        unit
+            Of times that are numbers: "s" (default), "ms", "us" or "ns".
         """
-        return cls(**read_log(path, num_clients, num_rounds, round), repeat=repeat)
+        return cls(**read_log(path, num_clients, num_rounds, round, unit), repeat=repeat)
 
     @classmethod
     def record(cls, source: Process | Participants, seed: int, num_rounds: int) -> Trace:
@@ -215,12 +240,8 @@ class Trace(Process):
 
     def to_csv(self, path: str | Path) -> None:
         """Write the log so that `from_csv` gives it back whole."""
-        pairs = zip(np.asarray(self.rounds).tolist(), np.asarray(self.clients).tolist(), strict=True)
-        head = f"# num_rounds={self.num_rounds} num_clients={self.num_clients}\n"
-        rows = [] if self.unknown is None else np.asarray(self.unknown).tolist()
-        head += "".join(f"# unknown client={i} rounds={first}-{stop - 1}\n" for i, first, stop in rows)
         with replacing(Path(path)) as unfinished:  # cut short, it would be read as a log in which fewer came
-            unfinished.write_text(head + "round,client\n" + "".join(f"{t},{i}\n" for t, i in pairs), encoding="utf-8")
+            unfinished.write_text(log_text(vars(self)), encoding="utf-8")
 
     def matrix(self) -> NDArray[np.bool_]:
         """Return who was there, shape (T, N)."""
