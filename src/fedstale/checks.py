@@ -99,6 +99,12 @@ def number_or_text(text: str) -> float | int | str:
     return text
 
 
+def is_missing(value: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has for these."""
+    unnamed = value is None or type(value).__name__ in ("NAType", "NaTType")
+    return unnamed or (isinstance(value, float) and value != value)
+
+
 def positive_int(argument: str, value: Any, minimum: int = 1) -> int:
     """An integer of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:

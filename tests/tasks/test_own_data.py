@@ -107,7 +107,7 @@ def test_places_that_cross_entropy_leaves_out_are_left_out_of_the_mean() -> None
         ({"test": (X, Y, ["ida"] * 40)}, "test = 'ida': is a client without training samples"),
         ({"test": (X, Y)}, r"test = 'tuple': must be \(x, y, clients\)"),
         ({"test_share": 2}, "test_share = 2"),
-        ({"x": np.arange(120).reshape(40, 3)}, "model = None: must be given"),
+        ({"x": {"a": X, "b": X}}, "model = None: must be given"),
         (
             {"x": np.arange(120).reshape(40, 3), "model": lambda: nn.Linear(3, 2)},
             "model = 'Linear': cannot take the inputs int64",
@@ -141,3 +141,60 @@ def test_wrong_clients_and_splits_are_named() -> None:
         task.client_data(3)
     with pytest.raises(InvalidInput, match="unknown split"):
         task.client_data(0, "tset")  # type: ignore[arg-type]
+
+
+def _table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2, np.arange(60) // 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": nn.Linear(3, 2)}, "model = 'Linear': must be a function that makes"),
+        ({"batchsize": 3}, r"unknown option of a task 'batchsize': did you mean batch_size"),
+        ({"clients": [None] * 60}, r"clients\[0\] = None: whose this row is is missing"),
+        ({"clients": np.array(["a", float("nan")] * 30, dtype=object)}, r"clients\[1\] = None"),
+    ],
+)
+def test_slips_are_one_clear_line(options: dict[str, Any], message: str) -> None:
+    x, y, clients = _table()
+    with pytest.raises(InvalidInput, match=message) as caught:
+        fs.Task.from_arrays(x, y, **{"clients": clients, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_default_model_takes_integers_and_yes_or_no() -> None:
+    x, y, clients = _table()
+    task = fs.Task.from_arrays((9 * x).astype(int), y > 0, clients)
+    assert task.num_classes == 2
+    assert task.train.x.dtype == task.test.x.dtype == torch.float32
+    assert 0.0 <= fs.simulate(task, rounds=2).final("accuracy") <= 1.0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_token_ids_of_few_bits_say_what_to_do(dtype: str) -> None:
+    x, y, clients = _table()
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Embedding(30, 4), nn.Flatten(), nn.Linear(12, 2))
+
+    with pytest.raises(InvalidInput, match=r'takes int32 and int64: x\.astype\("int64"\)'):
+        fs.Task.from_arrays(np.abs(3 * x).astype(dtype), y, clients, model=model)
+
+
+def test_a_batch_of_one_sample_is_refused_for_batch_norm_before_training() -> None:
+    """torch raised a ValueError of its own in the midst of the first round."""
+    x, y, _ = _table()
+    x, y, clients = np.tile(x, (3, 1)), np.tile(y, 3), np.arange(180) // 60  # 48 to train on, each
+
+    def flat() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+
+    def picture() -> nn.Module:
+        return nn.Sequential(nn.Unflatten(1, (1, 1, 3)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(3, 2))
+
+    task = fs.Task.from_arrays(x, y, clients, model=flat)
+    with pytest.raises(InvalidInput, match=r"batch_size = 47: client 0 has 48 samples.*BatchNorm"):
+        fs.simulate(task, rounds=1, epochs=1, batch_size=47)
+    fs.simulate(task, rounds=1, epochs=1, batch_size=46)
+    fs.simulate(fs.Task.from_arrays(x, y, clients, model=picture), rounds=1, epochs=1, batch_size=47)

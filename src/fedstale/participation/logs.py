@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import MOST_CLIENTS, Float, choose, fail, fraction, number, positive_int
+from ..checks import MOST_CLIENTS, Float, choose, fail, fraction, is_missing, number, positive_int
 from ..federation import Ints
 
 DAY = 86_400.0
@@ -245,17 +245,10 @@ def _read_times(argument: str, values: Any) -> tuple[Float, str]:
     return np.array([second for second, _ in read], dtype=np.float64), kinds[0] if kinds else _NUMBERS
 
 
-def _is_missing(value: Any) -> bool:
-    """Whether it is None, NaN, or what pandas has for these."""
-    return (
-        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
-    )
-
-
 def _moment(argument: str, value: Any) -> tuple[float, str]:
     """Seconds of one time, and of which kind it is; one without a time zone is taken as it stands."""
     allowed = "must be seconds or a time such as 2026-11-18 04:30:00"
-    if _is_missing(value):
+    if is_missing(value):
         raise fail(argument, value, "a time is missing")
     if isinstance(value, (int, float)):
         return number(argument, value), _NUMBERS
@@ -289,7 +282,7 @@ def _origin(first: float, seconds: float) -> tuple[float, float]:
 
 def _numbered(devices: Sequence[Any], names: Sequence[Any] | None, where: str) -> tuple[Ints, tuple[str, ...]]:
     """Number the devices: in the order of `names`, which may have more, or sorted."""
-    missing = next((place for place, name in enumerate(devices, start=1) if _is_missing(name)), None)
+    missing = next((place for place, name in enumerate(devices, start=1) if is_missing(name)), None)
     if missing is not None:
         raise fail(f"{where}, device {missing}", None, "a device is missing: give its name, or leave the row out")
     seen = [str(name).strip() for name in devices]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..checks import fail, number, positive_int
+from ..checks import fail, is_missing, number, positive_int
 from ..randomness import generator
 from .client_data import ClientData, Values, each, single, tensors
 from .samples import as_tensors, target_tensors
@@ -51,6 +51,9 @@ def _table(x: Any, y: Any, clients: ArrayLike, where: str) -> tuple[Values, Valu
     if owners.ndim != 1 or owners.size == 0 or owners.dtype.kind not in "iubUSO":
         raise fail(f"{where}clients", f"array of shape {owners.shape}, {owners.dtype}", "must be one name per sample")
     if owners.dtype.kind == "O":
+        place = next((place for place, owner in enumerate(owners) if is_missing(owner)), None)
+        if place is not None:
+            raise fail(f"{where}clients[{place}]", None, "whose this row is is missing: name it, or leave the row out")
         owners = owners.astype(str)
     for argument, values in (("x", inputs), ("y", targets)):
         for tensor in tensors(values).values():
@@ -90,11 +93,16 @@ def by_client(x: Values, y: Values, owners: Ints, count: int, rows: Ints) -> Cli
     return ClientData(each(x, pick), each(y, pick), np.concatenate([[0], np.cumsum(sizes)]))
 
 
+def as_numbers(split: ClientData) -> ClientData:
+    """Return a split whose inputs are numbers with a fraction, as a linear model computes with them."""
+    return ClientData(each(split.x, lambda x: x.to(torch.float32)), split.y, split.offsets)
+
+
 def linear_model(train: ClientData) -> Callable[[], nn.Module]:
     """Return what makes a linear model for the data: scores of classes, or as many numbers as a target has."""
     x, y = single(train.x), single(train.y)
-    if x is None or y is None or not x.is_floating_point():
-        raise fail("model", None, "must be given where inputs are not one array of numbers with a fraction")
+    if x is None or y is None:
+        raise fail("model", None, "must be given where inputs or targets are not one array")
     inputs = int(np.prod(x.shape[1:]))
     if y.dtype == torch.int64 and y.ndim == 1:
         return partial(_linear, inputs, max(2, 1 + int(y.max())))

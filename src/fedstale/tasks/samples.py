@@ -130,9 +130,12 @@ def as_tensors(values: Any, where: str) -> Values:
 
 
 def target_tensors(values: Any, where: str) -> Values:
-    """Return targets as tensors: integers as int64."""
+    """Return targets as tensors: integers, and one yes or no per sample, as int64."""
     found = as_tensors(values, where)
-    return each(found, lambda t: t if t.is_floating_point() or t.dtype == torch.bool else t.to(torch.int64))
+    several = torch.bool  # a loss may want more than one of them as they are
+    return each(
+        found, lambda t: t if t.is_floating_point() or (t.dtype == several and t.ndim > 1) else t.to(torch.int64)
+    )
 
 
 def _tensor(value: Any, where: str) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..checks import InvalidInput, fail
-from .client_data import Values, each
+from .client_data import Values, each, tensors
 
 Loss = Callable[[Any, Any], Tensor]
 """Of (outputs, targets): the mean over the batch."""
@@ -98,8 +98,10 @@ def try_out(module: nn.Module, loss: Loss, x: Values, y: Values) -> Any:
             try:
                 outputs = call(module, x)
             except Exception as error:  # whatever a model of the user's raises
+                small = any(t.dtype in (torch.uint8, torch.int8, torch.int16) for t in tensors(x).values())
+                hint = '; an embedding takes int32 and int64: x.astype("int64")' if small else ""
                 raise fail(
-                    "model", type(module).__name__, f"cannot take the inputs {_shown(x)}: {_line(error)}"
+                    "model", type(module).__name__, f"cannot take the inputs {_shown(x)}: {_line(error)}{hint}"
                 ) from error
             try:
                 with warnings.catch_warnings():

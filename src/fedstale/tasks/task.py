@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from ..checks import choose, fail, number, positive_int
+from ..checks import choose, fail, number, positive_int, unknown
 from ..randomness import generator
 from . import arrays
 from .client_data import ClientData, gather, single
@@ -227,6 +227,7 @@ class Task:
         """
         train, held_out, names = arrays.split(x, y, clients, test, test_share, seed)
         if model is None:
+            train, held_out = arrays.as_numbers(train), arrays.as_numbers(held_out)
             model = arrays.linear_model(train)
         if loss is None:
             loss = arrays.usual_loss(train)
@@ -247,6 +248,9 @@ class Task:
         **options: Any,
     ) -> Task:
         """Make a task; whether it is classification is seen from what the model puts out."""
+        for option in options:
+            if option not in cls.__dataclass_fields__:
+                raise unknown("option of a task", option, cls.__dataclass_fields__)
         y = single(train.y)
         outputs = try_out(build_model(model, 0), loss, first_rows(train.x), first_rows(train.y))
         classes = y is not None and y.dtype == torch.int64 and y.ndim == 1
@@ -258,6 +262,9 @@ class Task:
 
 def build_model(model: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Call a function that makes a model with torch seeded, and leave torch's own state alone."""
+    if isinstance(model, nn.Module) or not callable(model):
+        allowed = "must be a function that makes the untrained model, such as lambda: nn.Linear(3, 2)"
+        raise fail("model", type(model).__name__, allowed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, "model").integers(2**63)))
         return model()

@@ -231,6 +231,13 @@ def steps_of(training: LocalTraining, counts: Ints) -> Ints:
     return np.asarray(training.epochs * _epoch(training.batch_size, counts)[1], dtype=np.int64)
 
 
+def smallest_batches(training: LocalTraining, counts: Ints) -> Ints:
+    """Return the size of the smallest batch of clients that have so many samples."""
+    if training.epochs is None:
+        return np.full(len(counts), training.batch_size, dtype=np.int64)
+    return np.asarray((counts - 1) % training.batch_size + 1, dtype=np.int64)
+
+
 def _epoch(batch_size: int, counts: Ints) -> tuple[int, Ints]:
     """Return the width of the batches and how many of them each client has in an epoch."""
     width = int(min(batch_size, counts.max(initial=1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import threading
@@ -15,7 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..checks import fail
 from ..tasks.client_data import ClientData, Values, each, single, tensors
 from ..tasks.made import MadeData
 from ..tasks.mapped import MappedData
@@ -24,7 +27,7 @@ from ..tasks.task import Task
 from .blocked import can_run_blocked
 from .evaluation import Scoring
 from .layout import FlatLayout, flatten, read_buffers
-from .local import LocalTraining
+from .local import LocalTraining, smallest_batches
 from .optimizers import make_optimizer
 from .prepare import ResidentModel, convolutional, prepare, stochastic
 
@@ -160,6 +163,7 @@ class TrainingSetup:
         self.layout = FlatLayout.of(built)
         self.initial, self.initial_buffers = flatten(built), read_buffers(built)
         outputs = try_out(built, task.loss, first_rows(task.train.x), first_rows(task.train.y))
+        _check_single_samples(built, task, training)
         self.scoring = Scoring(task, outputs)
         self.optimizer = make_optimizer(training)
         x = single(task.train.x)
@@ -204,6 +208,23 @@ class TrainingSetup:
             for hook in hooks:
                 hook.remove()
         return max(1, -(-total // min(2, self.train.count)))
+
+
+def _check_single_samples(model: nn.Module, task: Task, training: LocalTraining) -> None:
+    """Refuse batches of one sample for a model that normalises over the batch: torch would, once it trains."""
+    alone = smallest_batches(training, task.train.sizes) == 1
+    if not alone.any() or not any(isinstance(part, _BatchNorm) for part in model.modules()):
+        return
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            call(copy.deepcopy(model).train(), first_rows(task.train.x, 1))
+        except ValueError:  # an image has many values of each channel, and a variance
+            client = int(np.argmax(alone))
+            allowed = (
+                f"client {client} has {task.train.sizes[client]} samples, and a batch with a single one, of which "
+                "BatchNorm has no variance: choose another batch size"
+            )
+            raise fail("batch_size", training.batch_size, allowed) from None
 
 
 class Workers(Generic[_R]):
