@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import deque
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fedstale.store import Store
 
 from .ghosts import SIX, Restarting, run
 from .grid import MemoryGrid, Trainer, first_model, flat, record, trainers
+from .test_held_memory import Device
 
 QUICK: Any = {"min_available_nodes": 0, "min_train_nodes": 0, "fraction_evaluate": 0.0, "max_wait": 0.0}
 
@@ -234,6 +236,35 @@ def test_forgetting_during_a_run_and_somebody_who_is_not_there(tmp_path: Path) -
     rounds(strategy, MemoryGrid(trainers(range(3))), [[0, 1, 2]], first=2)
     assert strategy.aggregator is not None
     assert strategy.aggregator.identities == ["client-id:0", "client-id:1", "", "client-id:2"]
+
+
+def reachable(value: object, seen: set[int]) -> str:
+    """Return the texts of everything that an object of ours holds."""
+    if id(value) in seen:
+        return ""
+    seen.add(id(value))
+    if isinstance(value, dict):
+        return " ".join(reachable(inner, seen) for pair in value.items() for inner in pair)
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return " ".join(reachable(inner, seen) for inner in value)
+    ours = type(value).__module__.startswith("fedstale")
+    return reachable(vars(value), seen) if ours and hasattr(value, "__dict__") else repr(value)
+
+
+@pytest.mark.parametrize("memory", ["ram", "clients"])
+def test_the_name_of_who_was_erased_is_gone_from_memory(memory: str) -> None:
+    """The account of the last round kept it, and so did who holds its memory itself."""
+    nodes: Any = {i: Trainer(i, metrics={"client-id": 777_000_000 + min(i, 1)}) for i in range(3)}
+    strategy = FedStale(**QUICK, memory=memory)
+    if memory == "clients":
+        nodes = {i: Device(i, config={"client-id": 777_000_000 + min(i, 1)}) for i in range(3)}
+    strategy.start(MemoryGrid(nodes), record(first_model()), num_rounds=2)
+    assert "777000001" in reachable(strategy, set())
+    assert strategy.account is not None
+    assert strategy.account.left_out
+    strategy.forget(777000001)
+    assert "777000001" not in reachable(strategy, set())
+    assert strategy.account.balanced
 
 
 def test_a_resumed_run_knows_since_when_somebody_is_silent(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from flwr.proto.node_pb2 import NodeInfo
 import fedstale as fs
 from fedstale.flower import FedStale, identity_mod
 
-from .grid import MemoryGrid, Node, Trainer, arrays, first_model, record, trainers
+from .grid import MemoryGrid, Node, Trainer, arrays, first_model, record, round_of, trainers
 
 QUICK: Any = {"fraction_evaluate": 0.0, "max_wait": 0.0}
 
@@ -158,6 +158,51 @@ def test_a_checkpoint_of_clients_that_are_not_found_again_is_refused(tmp_path: A
     assert strategy.aggregator is not None
     assert strategy.aggregator.identities == ["client-id:0", "client-id:1"]
     assert {reply.node for _, reply in strategy.left_out} == {3}
+
+
+@pytest.mark.parametrize("value", [1.5, b"seven", [7, 8], True, ""])
+def test_an_id_that_cannot_be_used_is_said(value: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It became a node id without a word."""
+
+    class Odd(Trainer):
+        def __call__(self, message: Message) -> Message:
+            reply = super().__call__(message)
+            reply.content["identity"] = ConfigRecord({"client-id": value})
+            return reply
+
+    logging.getLogger("flwr").propagate = True
+    nodes: dict[int, Node] = {1: Trainer(0), 2: Trainer(1), 3: Odd(2, metrics={}), 4: Odd(3, metrics={})}
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        assert identities(nodes) == ["node:3", "node:4", "client-id:0", "client-id:1"]
+    assert len([line for line in caplog.records if "must be a whole number or a text" in line.getMessage()]) == 1
+    for options in ({"checkpoint": tmp_path}, {"identity": "metric:client-id"}):
+        strategy = FedStale(**QUICK, **options)
+        strategy.start(MemoryGrid(nodes), record(first_model()), num_rounds=1)
+        reasons = {left_out.node: left_out.reason for _, left_out in strategy.left_out}
+        assert reasons.keys() == {3, 4}
+        assert "as its client-id, which must be a whole number or a text" in reasons[3]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_node_that_reports_its_id_only_sometimes_stays_who_it_was(first: bool) -> None:
+    class Sometimes(Trainer):
+        def __call__(self, message: Message) -> Message:
+            self.metrics = {"client-id": 9} if first == (round_of(message) % 2 == 1) else {"shift": 1}
+            return super().__call__(message)
+
+    strategy = FedStale(**QUICK)
+    strategy.start(MemoryGrid({1: Trainer(0), 2: Sometimes(9)}), record(first_model()), num_rounds=4)
+    assert strategy.aggregator is not None
+    assert sorted(strategy.aggregator.identities) == ["client-id:0", "client-id:9"]
+    assert strategy.aggregator.state.last_seen.tolist()[:2] == [3, 3]
+
+
+def test_a_key_registered_without_a_name_is_not_called_unregistered(tmp_path: Any) -> None:
+    nodes: dict[int, Node] = {1000: Trainer(0), 1001: Trainer(1, metrics={})}
+    strategy = FedStale(**QUICK, checkpoint=tmp_path)
+    strategy.start(MemoryGrid(nodes, {1000: b"x", 1001: b"y"}), record(first_model()), num_rounds=1)
+    reason = "it reports no client-id, and its node has no key that was registered with a name"
+    assert [left_out.reason for _, left_out in strategy.left_out] == [reason]
 
 
 def test_after_a_restart_with_new_node_ids_the_rows_are_found_again() -> None:

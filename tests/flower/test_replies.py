@@ -153,6 +153,18 @@ def test_a_client_of_unknown_probability_or_size_is_left_out() -> None:
     assert {one.node for _, one in strategy.left_out} == {BAD}
 
 
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [(0, "its num-examples is 0"), (-3, "is -3"), (1e16, "is 1e+16"), (float("nan"), "is nan"), ([1, 2], "is a list")],
+)
+def test_a_number_of_examples_that_cannot_be_is_named(claim: Any, said: str) -> None:
+    """It was said not to have told any."""
+    strategy, _ = run({**GOOD, BAD: Trainer(7, examples=claim)}, weights="sample", rounds=1)
+    reason = strategy.left_out[0][1].reason
+    assert said in reason
+    assert "above 0 and up to 1e+15" in reason
+
+
 def test_metrics_that_do_not_fit_together_do_not_stop_a_round() -> None:
     nodes = {**GOOD, 1003: Trainer(3, metrics={"client-id": 3, "other": 1.0})}
     _, result = run(nodes)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = ("1.38.0", "1.39.0", "1.40.0", "1.41.0")
+VERSIONS = ("1.38.0", "1.39.0", "1.40.0", "1.41.0", "1.42.0")
 CORE = (
     "test_equivalence",
     "test_rounds",
@@ -21,6 +21,11 @@ CORE = (
     "test_resume",
     "test_held_memory",
     "test_secure_aggregation",
+    "test_drop_in",
+    "test_late",
+    "test_restart",
+    "test_forget",
+    "test_bounds",
 )
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 

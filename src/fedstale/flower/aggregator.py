@@ -224,7 +224,7 @@ class Aggregator:
             if not probabilities.knows(reply.identity):
                 raise BadArrays(f"no probability is known for client {reply.identity}")
             if self.by_sample and reply.size is None:
-                raise BadArrays('it does not say how many examples it has, which weights="sample" needs')
+                raise BadArrays(f'{reply.size_fault}, which weights="sample" needs')
 
         return read_updates(replies, self.layout, sent, part, known)
 
@@ -238,6 +238,11 @@ class Aggregator:
 
         Otherwise each start would leave a client behind that nobody renews, and those would come to be the objective.
         """
+        for item in found:
+            if isinstance(item, ClientUpdate):
+                old = self.members.recognise(item.reply.node, item.reply.identity)
+                if old is not None:
+                    _logger.log(INFO, "%s says now that it is %s", old, item.reply.identity)
         if setting.most_connected is None:
             return
         names = [item.reply.identity for item in found if isinstance(item, ClientUpdate)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from logging import INFO, getLogger
 from typing import TYPE_CHECKING
 
 from .. import memory as memories
 from ..checks import fail
 from .checkpoint_file import holds_checkpoint
+from .replies import LeftOut
 
 if TYPE_CHECKING:
     from .strategy import RuleStrategy
@@ -55,8 +57,12 @@ def _erase(strategy: RuleStrategy, client: str | int) -> None:
     if strategy.aggregator is None or len(found) != 1:
         raise fail("client", client, f"must be one of the {len(known)} known clients, such as {known[:1]}")
     gone = _forget(strategy, found)
-    kept = (entry for entry in strategy.left_out if entry[1].client != found[0])
-    strategy.left_out = deque(kept, strategy.left_out.maxlen)
+    strategy.left_out = deque(
+        (entry for entry in strategy.left_out if not _names(entry[1], found[0])), strategy.left_out.maxlen
+    )
+    if strategy.account is not None:  # every node stays accounted for
+        left_out = (_without_name(reply, found[0]) for reply in strategy.account.left_out)
+        strategy.account = replace(strategy.account, left_out=tuple(left_out))
     strategy.last_round = None
     participants = [i for i in strategy.pending_log.get("participants", []) if i not in gone]
     strategy.pending_log = {**strategy.pending_log, "participants": participants}
@@ -74,4 +80,15 @@ def _forget(strategy: RuleStrategy, identities: Sequence[str]) -> list[int]:
     for name in identities:
         strategy.asking.late.forget([node for node, client in strategy.identity.nodes.items() if client == name])
         strategy.identity.forget(name)
+        if strategy.held is not None:
+            strategy.held.forget(name)
     return gone
+
+
+def _names(reply: LeftOut, client: str) -> bool:
+    """Whether an entry tells of a client, be it in the reason why another was left out."""
+    return reply.client == client or client in reply.reason
+
+
+def _without_name(reply: LeftOut, client: str) -> LeftOut:
+    return replace(reply, client=None, reason="its client was erased") if _names(reply, client) else reply

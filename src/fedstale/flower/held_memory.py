@@ -252,6 +252,11 @@ class HeldMemory:
             numbers["clipped"] = float(self._secure.clipped)
         return numbers
 
+    def forget(self, identity: str) -> None:
+        """Lose every trace of who a client was."""
+        self._introduced = {node: name for node, name in self._introduced.items() if name != identity}
+        self._ordered = {node: ordered for node, ordered in self._ordered.items() if ordered.identity != identity}
+
     def purge(self, aggregator: Aggregator) -> None:
         """Let nothing stay in the sum of those who were erased: it starts anew, for nobody can take them out of it."""
         held.memory_of(aggregator.state).reset()

@@ -81,6 +81,7 @@ class Identity:
         self.nodes: dict[int, str] = {}
         """Who contributed last from a node."""
         self._warned = False
+        self._warned_unusable = False
 
     def register_nodes(self, nodes: Iterable[Any]) -> list[int]:
         """Take note of the connected nodes (`Grid.get_nodes`); return their ids, sorted."""
@@ -114,14 +115,23 @@ class Identity:
         key = self._keys.get(node)
         if key is not None and self.mode in ("auto", "key"):
             return key
-        for name in self.names:
-            value = _reported_id(content, name)
-            if value is not None:
-                return self._claim(node, f"{name}:{value}")
+        said = [(name, value) for name in self.names for value in _values(content, name)]
+        for name, value in said:
+            if (usable := _as_id(value)) is not None:
+                return self._claim(node, f"{name}:{usable}")
+        unusable = _fault(*said[0]) if said else None
         if self.mode.startswith("metric:"):
-            raise IdentityRefused(f"it does not report {self.names[0]!r}, which identity={self.mode!r} needs")
+            missing = f"it does not report {self.names[0]!r}, which identity={self.mode!r} needs"
+            raise IdentityRefused(unusable or missing)
+        if self.mode == "auto" and node in self.nodes:  # who reports an id only sometimes stays who it was
+            return self.nodes[node]
         if self.mode in ("auto", "key") and self.must_last:
-            raise IdentityRefused(f"it reports no client-id and {NO_KEY}" if self.mode == "auto" else NO_KEY)
+            reason = f"{unusable or 'it reports no client-id'}, and {NO_KEY}"
+            raise IdentityRefused(reason if self.mode == "auto" else NO_KEY)
+        if unusable and not self._warned_unusable:
+            self._warned_unusable = True
+            text = "node %d: %s. It is known by its node id, which it does not get twice (said once for all nodes)"
+            getLogger("flwr").log(WARNING, text, node, unusable)
         return f"node:{node}"
 
     def _claim(self, node: int, identity: str) -> str:
@@ -166,17 +176,25 @@ class Identity:
         )
 
 
-def _reported_id(content: RecordDict, name: str) -> str | None:
+def _values(content: RecordDict, name: str) -> list[Any]:
     """Return what a reply says under this name, in any of its metric or config records."""
-    for record in content.values():
-        value: Any = record.get(name) if isinstance(record, (MetricRecord, ConfigRecord)) else None
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
-            return str(value)
-        if isinstance(value, str) and value:
-            return value
-    return None
+    records = [record for record in content.values() if isinstance(record, (MetricRecord, ConfigRecord))]
+    return [record[name] for record in records if name in record]
+
+
+def _as_id(value: Any) -> str | None:
+    """Return a reported id as text: a whole number, or a text that is not empty."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
+        return str(value)
+    return value if isinstance(value, str) and value else None
+
+
+def _fault(name: str, value: Any) -> str:
+    """Say what is wrong with a reported id."""
+    shown = repr(value) if isinstance(value, (str, float)) else f"a {type(value).__name__}"
+    return f"it reports {shown} as its {name}, which must be a whole number or a text"
 
 
 def identity_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

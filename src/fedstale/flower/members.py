@@ -86,6 +86,18 @@ class Members:
         found = {}
         for client, name in zip(silent[:count], new, strict=False):
             found[self.identities[client]] = name
-            del self._index[self.identities[client]]
-            self.identities[client], self._index[name] = name, client
+            self._rename(client, name)
         return found
+
+    def recognise(self, node: int, identity: str) -> str | None:
+        """Give a client known by its node id the identity that it reports now, if that is nobody's; return the old."""
+        client = self._index.get(f"{_NODE}{node}")
+        if client is None or identity in self._index:
+            return None
+        old = self.identities[client]
+        self._rename(client, identity)
+        return old
+
+    def _rename(self, client: int, name: str) -> None:
+        del self._index[self.identities[client]]
+        self.identities[client], self._index[name] = name, client

@@ -21,13 +21,14 @@ MAX_REASON, _MAX_SIZE = 300, 1e15
 
 @dataclass
 class ClientReply:
-    """A reply that may count: whose it is, its model until somebody takes it, and n_i where it says so."""
+    """A reply that may count: whose it is, its model until somebody takes it, and n_i or why that is not known."""
 
     node: int
     identity: str
     arrays: ArrayRecord
     content: RecordDict
     size: float | None
+    size_fault: str = ""
 
     def take_arrays(self) -> ArrayRecord:
         """Return the model and let go of it."""
@@ -135,12 +136,24 @@ def read_reply(
         return LeftOut(node, "conflict" if error.conflict else "bad", str(error), error.client)
     arrays = records[arrays_key] if arrays_key in records else next(iter(records.values()))
     kept = content if whole else RecordDict({key: one for key, one in content.items() if key not in records})
-    return ClientReply(node, name, arrays, kept, _size(content, size_key))
+    return ClientReply(node, name, arrays, kept, *_size(content, size_key))
 
 
-def _size(content: RecordDict, key: str) -> float | None:
+def _size(content: RecordDict, key: str) -> tuple[float | None, str]:
+    """Return how many examples a reply says that its client has, or what is wrong with that."""
+    fault = f"it does not say how many examples it has ({key})"
     for record in content.values():
         value = record.get(key) if isinstance(record, MetricRecord) else None
         if isinstance(value, (int, float)) and 0 < value <= _MAX_SIZE:
-            return float(value)
-    return None
+            return float(value), ""
+        if value is not None:
+            fault = f"its {key} is {_shown(value)} and not a number above 0 and up to {_MAX_SIZE:g}"
+    return None, fault
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, (int, float)):
+        return f"a {type(value).__name__}"
+    if isinstance(value, int) and abs(value) >= 1e300:  # more than a float holds
+        return "a number of hundreds of digits"
+    return f"{value:g}"
