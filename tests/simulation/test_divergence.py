@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ def test_a_result_has_the_round_and_no_tail() -> None:
     assert len(run.metrics["excess_loss"]) == 2
     assert math.isnan(run.tail("excess_loss"))
     assert run.final("excess_loss") > 1e100  # where it stood; infinity is not passed over for the round before
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "spider"])
+def test_the_length_of_a_huge_update_is_no_news(rule: str) -> None:
+    """A sweep of rates had NumPy's warnings on its screen: that a run diverged is said where it counts."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "overflow encountered in dot")
+        run = fs.simulate(rule=rule, **WILD)
+    assert run.diverged_in is not None
 
 
 def test_a_result_a_sweep_and_a_store_have_one_tail() -> None:

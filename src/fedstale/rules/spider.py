@@ -52,5 +52,6 @@ class SPIDER(SARAH):
     def update(self, state: State, round: CheckedRound) -> Float:
         """As SARAH, with a bounded step."""
         delta = super().update(state, round)
-        norm = float(np.linalg.norm(delta))
-        return delta if self.clip is None or norm <= self.clip else delta * (self.clip / norm)
+        if self.clip is None or (norm := float(np.linalg.norm(delta))) <= self.clip:
+            return delta
+        return delta * (self.clip / norm)

@@ -165,7 +165,8 @@ class Simulation:
         if hasattr(self.trainer, "after_round"):  # one that keeps something of its clients: running means of a model
             self.trainer.after_round(trained, clients)
         metrics |= self._after_step()
-        metrics["update_norm"] = float(np.linalg.norm(delta))
+        with np.errstate(over="ignore"):  # on its way to diverging: the next rounds will say so
+            metrics["update_norm"] = float(np.linalg.norm(delta))
         metrics |= state.report
         per_client = None
         if evaluated:
