@@ -55,6 +55,31 @@ def test_a_registered_key_beats_a_claimed_id() -> None:
     assert sorted(name.partition(":")[0] for name in mixed) == ["client-id", "key"]
 
 
+def test_a_client_with_a_key_is_called_by_the_name_of_its_registration(tmp_path: Any) -> None:
+    """Nobody knows the beginning of its key's checksum."""
+    keys = {1000: b"a", 1001: b"b"}
+    options: Any = {**QUICK, "checkpoint": tmp_path, "resume": "auto"}
+    options |= {"identity": "key", "probabilities": {"device 1000": 0.5, "device 1001": 0.25}}
+    grid = NamedGrid(trainers([0, 1], metrics={}), keys)
+    strategy = FedStale(**options)
+    strategy.start(grid, record(first_model()), num_rounds=1)
+    assert strategy.last_round is not None
+    assert sorted(strategy.last_round[0].probabilities) == [0.25, 0.5]
+    with pytest.raises(fs.InvalidInput, match="must be one of the 2 known clients"):
+        strategy.forget("device 7")
+    another = FedStale(**options)  # a process that only erases, and sees no node
+    another.forget("device 1001")
+    assert another.aggregator is not None
+    assert len(another.aggregator.known) == 1
+    assert [*another.identity.aliases.values()] == ["device 1000"]
+    grid.online = {1000}
+    left = FedStale(**{**options, "min_available_nodes": 1, "min_train_nodes": 1})
+    left.prepare(record(first_model()))
+    assert [*left.identity.aliases.values()] == ["device 1000"]  # nor in the checkpoint
+    result = left.start(grid, record(first_model()), num_rounds=2)
+    assert result.train_metrics_clientapp[2]["fedstale/known"] == 1
+
+
 def test_throw_away_keys_are_no_identity() -> None:
     """Flower gives a SuperNode without a key a new one at each start; such keys have no name."""
     strategy = FedStale(**QUICK)

@@ -53,7 +53,8 @@ def _erase(strategy: RuleStrategy, client: str | int) -> None:
     if strategy.aggregator is None and strategy.checkpoint is not None and saved:
         strategy.load_checkpoint(strategy.checkpoint)
     known = [] if strategy.aggregator is None else [name for name in strategy.aggregator.identities if name]
-    found = [name for name in known if str(client) in (name, name.partition(":")[2])]
+    aliases = strategy.identity.aliases
+    found = [name for name in known if str(client) in (name, name.partition(":")[2], aliases.get(name))]
     if strategy.aggregator is None or len(found) != 1:
         raise fail("client", client, f"must be one of the {len(known)} known clients, such as {known[:1]}")
     gone = _forget(strategy, found)

@@ -78,6 +78,8 @@ class Identity:
         """Which registered key a reported id belongs to: the first that reported it."""
         self._keys: dict[int, str] = {}
         """The registered keys, by node."""
+        self.aliases: dict[str, str] = {}
+        """The names under which keys were registered."""
         self.nodes: dict[int, str] = {}
         """Who contributed last from a node."""
         self._warned = False
@@ -89,7 +91,8 @@ class Identity:
         for node in nodes:
             ids.append(int(node.node_id))
             if node.public_key and node.name:  # every node has a key; only a registered one may have a name
-                self._keys[ids[-1]] = "key:" + hashlib.sha256(node.public_key).hexdigest()[:32]
+                key = "key:" + hashlib.sha256(node.public_key).hexdigest()[:32]
+                self._keys[ids[-1]], self.aliases[key] = key, str(node.name)
         return sorted(ids)
 
     def warn(self, nodes: Iterable[int]) -> None:
@@ -162,6 +165,7 @@ class Identity:
     def forget(self, identity: str) -> None:
         """Lose every trace of a client."""
         self.claims.pop(identity, None)
+        self.aliases.pop(identity, None)
         self.nodes = {node: name for node, name in self.nodes.items() if name != identity}
 
     def drop_reported_ids(self, content: RecordDict) -> RecordDict:

@@ -27,9 +27,12 @@ class Probabilities:
     spec
         "fedau" (default), "fedau-nocutoff", "beta", "forgetting", "daily", or any `fedstale.participation.Estimator`;
         one number for all; or a mapping from the client's identity to its known p_i.
+    aliases
+        Other names of clients, by identity.
     """
 
-    def __init__(self, spec: ProbabilitySpec = "fedau") -> None:
+    def __init__(self, spec: ProbabilitySpec = "fedau", aliases: Mapping[str, str] | None = None) -> None:
+        self._aliases = {} if aliases is None else aliases
         self.known: dict[str, float] | None = None
         self.estimator: Estimator | None = None
         if isinstance(spec, Mapping):
@@ -93,6 +96,7 @@ class Probabilities:
         return None if known is None or callable(known) else float(np.asarray(known))
 
     def _key(self, identity: str) -> str:
-        """Users may write "client-id:7" or just 7."""
+        """Users may write "client-id:7" or just 7, and the name under which a key was registered."""
         assert self.known is not None  # noqa: S101
-        return identity if identity in self.known else identity.partition(":")[2]
+        names = (identity, self._aliases.get(identity, ""), identity.partition(":")[2])
+        return next((name for name in names if name in self.known), identity)

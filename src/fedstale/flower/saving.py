@@ -63,7 +63,7 @@ class SavedStrategy(FedAvg):
         self.bounded_rule = guard(robustly(rule, options["robust"]), options["clip_norm"], options["max_weight"])
         self.options = options
         self.identity = Identity(options["identity"], must_last=options["checkpoint"] is not None)
-        self.probabilities = Probabilities(options["probabilities"])
+        self.probabilities = Probabilities(options["probabilities"], self.identity.aliases)
         self.asking = Asking(self.identity, options, rule.selection(), len(self.probabilities.known or ()))
         held = options["memory"] == CLIENTS
         self.held = HeldMemory(self.identity, self.probabilities, options) if held else None
@@ -128,6 +128,7 @@ class SavedStrategy(FedAvg):
         self.aggregator = aggregator
         self.store_run = saved.store_run
         self.identity.claims.update(saved.facts["claims"])
+        self.identity.aliases.update(saved.facts.get("aliases", {}))
         self.identity.nodes.update({int(node): name for node, name in saved.facts["nodes"].items()})
         self.asking.late.restore(saved.facts.get("unanswered", ()), checkpoint_file.sent_models(aggregator))
         self.pending_log = pending_log
@@ -204,7 +205,8 @@ class SavedStrategy(FedAvg):
         changed = self._returned if self._returned is not self._sent_arrays else None
         nodes = {str(node): name for node, name in self.asking.connected_clients().items()}
         late = self.asking.late
-        facts = {**self.config_facts(), "claims": self.identity.claims, "nodes": nodes, "unanswered": late.describe()}
+        aliases = {key: name for key, name in self.identity.aliases.items() if key in self.aggregator.members}
+        facts = {**self.config_facts(), "nodes": nodes, "aliases": aliases, "unanswered": late.describe()}
         checkpoint_file.save(self.aggregator, self.checkpoint, facts, self.pending_log, changed, late.models)
         self._behind = False
 

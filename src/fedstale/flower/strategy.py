@@ -53,7 +53,8 @@ class RuleStrategy(EvaluatedStrategy):
         As in Flower's FedAvg.
     probabilities
         p_i, the probability that client i contributes to a round: "fedau" (estimated, the default), "beta",
-        "forgetting", one number, a mapping {identity: p_i}, or an `Estimator`.
+        "forgetting", one number, a mapping {identity: p_i}, or an `Estimator`. A client with a key has the name
+        under which that was registered.
     weights
         α_i, what the model is for: "sample" (default, as FedAvg: a client weighs by its `weighted_by_key`) or "client"
         (every client weighs the same).
@@ -322,7 +323,7 @@ class RuleStrategy(EvaluatedStrategy):
         Parameters
         ----------
         client
-            Its identity such as "client-id:7", or what it reports: 7.
+            Its identity such as "client-id:7", or what it reports: 7; or the name under which its key was registered.
         """
         erase(self, client)
 
