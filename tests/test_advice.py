@@ -133,7 +133,7 @@ def test_no_keep_where_the_table_says_zero() -> None:
             [1.0] * 12 + [0.05] * 12,
             {"correlation": MeasuredCorrelation(0.33, 0.05, None, "x")},
             "cannot tell",
-            "too close to",
+            "too uncertain: a memory pays from 0.33 on",
         ),
         (
             [1.0] * 12 + [0.05] * 12,

@@ -103,7 +103,10 @@ def test_store_by_environment_and_option(inside: Path, fork_server: ForkServer) 
         (["resume"], "store"),
         (["advise"], "give either a participation log or --p"),
         (["advise", "--p", "1,x"], "--p = '1,x'"),
-        (["advise", "--p", "1,0"], "p[1] = 0.0"),
+        (["advise", "--p", "1,2"], "--p = '1,2': must be probabilities"),
+        (["advise", "--p", "1,nan"], "must be probabilities"),
+        (["advise", "--p", "0,0"], "no client ever comes"),
+        (["advise", "--p", "1,0.5", "--num-params", "0"], "num_params = 0"),
         (["advise", "none.csv"], "none.csv"),
         (["compare", "--rules", "fedavgg"], "unknown rule 'fedavgg': did you mean fedavg"),
         (["data", "fetch", "mnst"], "did you mean mnist"),
@@ -219,6 +222,16 @@ def test_compare_in_a_table() -> None:
     assert "FedStale β=0.8" in ok(*common, "--rules", "fedavg,fedstale:0.8")
 
 
+def test_the_last_line_has_the_worst_tenth(inside: Path) -> None:
+    said = ok("run", "digits", "--rounds", "2", "--store", "s", "--quiet")
+    assert "worst tenth of the clients 0." in said
+    assert "worst tenth" not in ok("run", "quadratic", "--rounds", "2", "--store", "q", "--quiet")
+    ok("report", "--store", "s", "--out", "all.html")
+    assert ">worst tenth</th>" in Path("all.html").read_text(encoding="utf-8")
+    ok("report", said.split()[1], "--store", "s", "--out", "one.html")
+    assert "worst tenth of the clients" in Path("one.html").read_text(encoding="utf-8")
+
+
 def test_advise_from_a_log(inside: Path) -> None:
     lines = ["round,client"] + [f"{t},0" for t in range(50)] + [f"{t},1" for t in range(0, 50, 10)]
     Path("log.csv").write_text("\n".join(lines))
@@ -230,7 +243,10 @@ def test_advise_from_a_log(inside: Path) -> None:
     answer = json.loads(ok("advise", "log.csv", "--num-clients", "3", "--json"))
     assert (answer["never"], answer["never_names"]) == (1, ["2"])
     assert answer["p_min"] == pytest.approx(0.1)
-    assert "every client always comes" in ok("advise", "--p", "3x1")
+    always = ok("advise", "--p", "3x1")
+    assert "every client always comes" in always
+    assert "best β" not in always  # of no noise nothing is taken away
+    assert "Coverage 75%: 1 client never took part (3)" in ok("advise", "--p", "3x0.5,0")
 
 
 def test_advise_from_a_log_with_names_and_times(inside: Path) -> None:

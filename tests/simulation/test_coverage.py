@@ -37,6 +37,12 @@ def test_who_never_comes_is_counted_and_said() -> None:
     assert run.final("objective") != run.final("objective_covered")
 
 
+def test_no_metric_is_named_that_is_not_recorded() -> None:
+    with pytest.warns(CoverageLost, match="No rule learns from them. Losses are over all 4 clients$"):
+        run = fs.simulate("quadratic", participation=LOG, rounds=4)
+    assert not {"objective", "objective_covered"} & set(run.metrics)
+
+
 def test_nothing_is_said_where_everybody_comes() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", CoverageLost)

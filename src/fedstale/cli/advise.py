@@ -90,12 +90,12 @@ def advise(
         if round_ is not None or num_clients is not None or unit is not None:
             raise InvalidInput("--round, --unit and --num-clients are for a log")
         chance = np.array(_parse(p or ""))
-        from ..checks import probabilities
-
-        probabilities("p", chance)
+        if not ((chance >= 0.0) & (chance <= 1.0)).all():
+            raise fail("--p", p, "must be probabilities in [0, 1]")
     measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds)
     given = correlation if measured is None else measured
-    made = think(chance, num_params or size or 421_642, given, rounds=rounds, noise_together=together, gain=gain)
+    sizes = {} if num_params is size is None else {"num_params": size if num_params is None else num_params}
+    made = think(chance, correlation=given, rounds=rounds, noise_together=together, gain=gain, **sizes)
     if json:
         never = [] if trace is None else [trace.name(int(k)) for k in np.flatnonzero(chance == 0.0)]
         print_json({**asdict(made), "never_names": never, "measured": None if measured is None else asdict(measured)})
@@ -187,7 +187,8 @@ def _show(
     say(text + ".")
     if measured is not None:
         say(f"Measured: correlation {measured.correlation:.3f} ± {measured.error:.3f} ({measured.source}).")
-    _show_table(console, advice)
+    if advice.noise > 0.0:
+        _show_table(console, advice)
     if advice.gain is not None:
         _show_gain(console, advice.gain)
     kind = " (the paper's MNIST CNN; --num-params for yours)" if model else ""

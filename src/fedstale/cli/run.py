@@ -187,10 +187,8 @@ def _print_result(stored_run: Run, *, as_json: bool) -> None:
     if info.diverged_in is not None:
         say(f"run {info.id} {info.reason} of {info.rounds_total}: it has no result. {_DIVERGED}")
         return
-    parts = [
-        f"{key} {info.summary[key]:.4g}"
-        for key in ("accuracy", "test_loss", "excess_loss", "beta")
-        if key in info.summary
-    ]
+    shown = ("accuracy", "accuracy_worst_decile", "test_loss", "test_loss_worst_decile", "excess_loss", "beta")
+    words = {name: "worst tenth of the clients" for name in shown if name.endswith("_worst_decile")}
+    parts = [f"{words.get(key, key)} {info.summary[key]:.4g}" for key in shown if key in info.summary]
     note = f" ({info.message})" if info.message else ""
     say(f"run {info.id} {info.status}{note} after {counted(info.rounds_done, 'round')}: {', '.join(parts)}")

@@ -7,13 +7,14 @@ import numpy as np
 from ..analysis import Style
 from ..analysis.attendance import number_of_clients
 from ..analysis.metrics import TITLES, group_name
-from ..analysis.palette import GREEN, INDIGO, RED
+from ..analysis.palette import BROWN, GREEN, INDIGO, RED
 from ..checks import Float
 from ..store import Run, RunInfo
 from .charts import Line, line_chart, raster_chart
 from .markup import Markup, table, tag
 
 _GROUPS = {"accuracy": "all clients", **{f"accuracy_group{k}": group_name(k) for k in (0, 1)}}
+_GROUPS["accuracy_worst_decile"] = "worst tenth of the clients"
 _STALENESS = {"staleness_mean": "mean age", "staleness_max": "oldest"}
 _UNSEEN = (
     "bytes_up",
@@ -84,7 +85,7 @@ def _alone(name: str, x: Float, columns: dict[str, Float], ending: str) -> Marku
 def _together(
     title: str, names: dict[str, str], x: Float, columns: dict[str, Float], ending: str, *, percent: bool = False
 ) -> Markup:
-    styles = (Style(RED), Style(INDIGO), Style(GREEN))
+    styles = (Style(RED), Style(INDIGO), Style(GREEN), Style(BROWN))
     lines = [
         Line(label, x, columns[name], None, style, ending)
         for (name, label), style in zip(names.items(), styles, strict=False)

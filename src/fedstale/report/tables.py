@@ -83,6 +83,7 @@ def _meaning(name: str) -> str:
 def comparison(study: Study) -> Markup:
     """Every method in every place: mean ± standard error over seeds."""
     grouped = any(cell.has("accuracy_group1") for cell in study.cells)
+    worst = any(cell.has("accuracy_worst_decile") for cell in study.cells)
     with_beta = any(cell.has("beta") for cell in study.cells)
     several = len({cell.lr for cell in study.cells}) > 1 or any(len(cell.rates) > 1 for cell in study.cells)
     headings = [*study.keys, "method", short_title(study.metric)]
@@ -90,6 +91,7 @@ def comparison(study: Study) -> Markup:
     gaps = {id(cell): closed for cell in study.cells if (closed := study.gap_closed(cell)) is not None}
     headings += ["gap closed"] if gaps else []
     headings += [group_name(0), group_name(1)] if grouped else []
+    headings += ["worst tenth"] if worst else []
     headings += [*(["β"] if with_beta else []), *(["learning rate"] if several else []), "seeds"]
     rows: list[Markup] = []
     for mine in study.conditions.values():
@@ -101,7 +103,8 @@ def comparison(study: Study) -> Markup:
             row = [tag("th", value_text(value), scope="row", rowspan=len(mine)) for _, value in condition]
             lost = [_objective(losses[k], least)] if losses else []
             lost += [tag("td", format(gaps[id(cell)], ".0%") if id(cell) in gaps else "–", class_="n")] if gaps else []
-            numbers = _numbers(cell, best, accurate=study.accurate, grouped=grouped, with_beta=with_beta)
+            names = ["accuracy_group0", "accuracy_group1"] * grouped + ["accuracy_worst_decile"] * worst
+            numbers = _numbers(cell, best, [*names, *["beta"] * with_beta], accurate=study.accurate)
             row += [*numbers[:2], *lost, *numbers[2:]]
             if several:
                 row.append(tag("td", _rate(cell), class_="n"))
@@ -134,11 +137,9 @@ def _objective(cell: Cell, least: Cell | None) -> Markup:
     return tag("td", tag("b", shown) if cell is least else shown, class_="n")
 
 
-def _numbers(cell: Cell, best: Cell | None, *, accurate: bool, grouped: bool, with_beta: bool) -> list[Markup]:
+def _numbers(cell: Cell, best: Cell | None, names: Sequence[str], *, accurate: bool) -> list[Markup]:
     own = cell.estimate
     shown = f"{own:.1%}" if accurate else f"{replace(own, mean=-own.mean):.3g}"
-    names = ["accuracy_group0", "accuracy_group1"] if grouped else []
-    names += ["beta"] if with_beta else []
     # That seeds diverged is said once, in the first column.
     more = [
         "–" if own.diverged else format(cell.over_seeds(name), ".2f" if name == "beta" else ".1%") for name in names

@@ -49,13 +49,20 @@ class Coverage:
         comes = np.where(p > 0.0, alpha, 0.0)
         return cls(never, float(comes.sum()), comes / comes.sum()) if never.size and comes.sum() > 0.0 else None
 
-    def warn(self) -> None:
-        """Say it."""
+    def warn(self, *, objective: bool = True) -> None:
+        """Say it.
+
+        Parameters
+        ----------
+        objective
+            Whether the metrics objective and objective_covered are recorded.
+        """
         n = self.alpha.size
-        text = (
-            f"{self.never.size} of {n} clients never come: coverage {self.share:.0%}. No rule learns from them. The "
-            f"objective is over all {n} clients, objective_covered over the {n - self.never.size} that come"
-        )
+        text = f"{self.never.size} of {n} clients never come: coverage {self.share:.0%}. No rule learns from them. "
+        if objective:
+            text += f"The objective is over all {n} clients, objective_covered over the {n - self.never.size} that come"
+        else:
+            text += f"Losses are over all {n} clients"
         warnings.warn(text, CoverageLost, stacklevel=4)
 
 

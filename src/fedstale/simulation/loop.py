@@ -298,7 +298,7 @@ class Simulation:
     def _note_coverage(self) -> None:
         """Say who never comes; and once, of all clients, that the rule is outside what its paper covers."""
         if self.coverage is not None:
-            self.coverage.warn()
+            self.coverage.warn(objective=getattr(self.trainer, "alpha", None) is not None)
         if self.rule.caveat:
             with suppress(ValueError):  # a selection whose probabilities have no closed form
                 p = np.broadcast_to(self.participation.known(self.state.round), self.federation.num_clients)
