@@ -59,7 +59,7 @@ def write_table(path: Path, headings: Iterable[Any], rows: Iterable[Iterable[Any
         writer.writerows(rows)
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
+def _read_table(path: Path) -> list[dict[str, str]]:
     """Read a file with one line of headings, each line by heading; none where there is no file."""
     return [row for _, row in numbered_rows(path)[1]] if path.exists() else []
 
@@ -98,7 +98,7 @@ def update_table(path: Path, rows: Sequence[Mapping[str, str]], key: Sequence[st
     -------
     All lines of the file.
     """
-    table = {tuple(row[name] for name in key): dict(row) for row in (*read_table(path), *rows)}
+    table = {tuple(row[name] for name in key): dict(row) for row in (*_read_table(path), *rows)}
     headings = list(rows[0])
     write_table(path, headings, [[row.get(name, "") for name in headings] for row in table.values()])
     return list(table.values())

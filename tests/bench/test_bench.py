@@ -31,14 +31,15 @@ from fedstale.bench import (
     standings,
 )
 from fedstale.bench import suite as suites
+from fedstale.bench.cells import SECONDS
 from fedstale.bench.contest import all_present
-from fedstale.bench.results import SECONDS, seconds_to
+from fedstale.bench.results import seconds_to
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app
 from fedstale.rules import RULES
 from fedstale.simulation import make_settings, simulate
 from fedstale.simulation.methods import EVERYBODY, Method
-from fedstale.spreadsheet import read_table, write_table
+from fedstale.spreadsheet import _read_table, write_table
 from fedstale.store import Store
 from fedstale.sweeps import in_process
 from fedstale.sweeps.lockstep import eligible
@@ -167,8 +168,8 @@ def test_the_command_line(table: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert "half-step" in said
     assert "1 setting in" in said
     assert max(map(len, ok("bench", "table", "again.csv", env={"COLUMNS": "80"}).splitlines())) <= 140
-    rows = {row["rule"]: row for row in read_table(Path("again.csv"))}
-    before = {row["rule"]: row for row in read_table(table) if row["setting"] == "tiny/bursts"}
+    rows = {row["rule"]: row for row in _read_table(Path("again.csv"))}
+    before = {row["rule"]: row for row in _read_table(table) if row["setting"] == "tiny/bursts"}
     assert rows["half-step"]["objective_by_seed"] == before["half-step"]["objective_by_seed"]
     assert "0 wrong numbers" in ok("bench", "verify", "again.csv", "--sample", 1, "--seed", 0)
     wrong = tiny.changed(Path("again.csv"), Path("wrong.csv"), "accuracy", "0.5")
@@ -246,7 +247,7 @@ def test_seconds_to_an_objective_are_those_of_the_first_of_three_evaluations_at_
 
 
 def test_a_table_that_is_older_than_the_column_of_seconds_is_consistent(table: Path, tmp_path: Path) -> None:
-    rows = [{name: text for name, text in row.items() if SECONDS not in name} for row in read_table(table)]
+    rows = [{name: text for name, text in row.items() if SECONDS not in name} for row in _read_table(table)]
     write_table(tmp_path / "old.csv", list(rows[0]), [list(row.values()) for row in rows])
     assert inconsistent(read([tmp_path / "old.csv"])) == []
     tiny.run(table.parent / "store", tmp_path / "old.csv")

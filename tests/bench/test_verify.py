@@ -16,7 +16,7 @@ from fedstale.bench import suite as suites
 from fedstale.bench.results import MEASURED, ResultRow
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app
-from fedstale.spreadsheet import read_table, write_table
+from fedstale.spreadsheet import _read_table, write_table
 from tests.bench import tiny
 from tests.command_line import ok
 
@@ -38,7 +38,7 @@ def call(*words: object) -> Result:
 
 def edited(table: Path, edit: Callable[[list[Row]], Any]) -> Path:
     """Copy a table with changed lines, or with those that the edit returns."""
-    rows = read_table(table)
+    rows = _read_table(table)
     kept = edit(rows)
     rows = rows if kept is None else kept
     write_table(Path("x.csv"), list(rows[0]), [list(row.values()) for row in rows])
@@ -243,7 +243,7 @@ def test_a_column_that_is_missing_is_named(table: Path, command: str, column: st
 def test_a_line_twice_is_refused(table: Path, command: str) -> None:
     done = call(command, edited(table, lambda rows: [*rows, rows[0]]))
     assert isinstance(done.exception, InvalidInput), done.exception
-    number = 2 + len(read_table(table))
+    number = 2 + len(_read_table(table))
     assert str(done.exception).startswith(f"x.csv, line {number}, rule = 'half-step'")
     assert "tiny/two-groups has a line of this rule already, line 2" in str(done.exception)
 

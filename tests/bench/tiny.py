@@ -13,7 +13,7 @@ from fedstale.bench import suite as suites
 from fedstale.checks import InvalidInput
 from fedstale.federation import CheckedRound
 from fedstale.rules import RULES, Rule
-from fedstale.spreadsheet import read_table, write_table
+from fedstale.spreadsheet import _read_table, write_table
 from fedstale.state import State
 from fedstale.store import Store
 from fedstale.sweeps import Batch, in_process
@@ -78,7 +78,7 @@ def run(folder: Path, out: Path, rules: str = RULES_HERE) -> BenchRun:
 
 def changed(table: Path, where: Path, column: str, value: str, rule: str = "half-step") -> Path:
     """Copy a table with one number changed."""
-    rows = read_table(table)
+    rows = _read_table(table)
     row = next(row for row in rows if row["rule"] == rule)
     assert row[column] != value
     row[column] = value

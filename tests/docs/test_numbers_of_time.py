@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.time_to_target import ENTRIES, HEADINGS, page_row
 
-from fedstale.spreadsheet import read_table
+from fedstale.spreadsheet import _read_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize("task", ["mnist-mlp", "wisdm"])
 def test_a_table_is_that_of_its_file(task: str) -> None:
     page = (DOCS / "time.md").read_text(encoding="utf-8").splitlines()
-    limit, *rows = read_table(DOCS / "results" / "time" / f"{task}.csv")
+    limit, *rows = _read_table(DOCS / "results" / "time" / f"{task}.csv")
     assert [row["method"] for row in rows] == [entry.name for entry in ENTRIES]
     place = page.index(page_row(rows[0]))
     assert page[place - 2] == f"| {' | '.join(HEADINGS)} |"

@@ -228,7 +228,7 @@ def test_numbers_of_another_unit(tmp_path: Path) -> None:
 
 def test_names_and_times_are_kept_by_csv(tmp_path: Path) -> None:
     names = ["a", "b # c", ' "d"\n']
-    trace = Trace.from_intervals([0, 1], [1800.5, 0.25], [5000, 6000], 1800.125, names=[0, 1, 2])
+    trace = Trace.from_intervals([0, 1], [1800.5, 0.25], [5000, 6000], 1800.125, names=[0, 1, 2])  # type: ignore[list-item]
     trace = replace(trace, names=names)
     trace.to_csv(tmp_path / "log.csv")
     again = Trace.from_csv(tmp_path / "log.csv")

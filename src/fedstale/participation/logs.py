@@ -28,7 +28,7 @@ _UNITS = {
     **dict.fromkeys(("d", "day", "days"), DAY),
 }
 """Of lengths of time, in seconds."""
-TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 """Of times that are numbers, in seconds."""
 _LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 """Later than any log: a number that is larger does not count seconds."""
@@ -214,7 +214,7 @@ def _seconds_of(argument: str, values: Any, unit: str | None = None) -> tuple[Fl
         if unit is not None:
             raise fail("unit", unit, f"is for times that are numbers; {argument} has {kind}")
         return found, kind
-    found = found * choose("unit", "s" if unit is None else unit, TIME_UNITS)
+    found = found * choose("unit", "s" if unit is None else unit, _TIME_UNITS)
     if (late := np.flatnonzero(found > _LATEST)).size:
         allowed = (
             'in seconds from 1970 it lies beyond the year 2200: are these milliseconds? Say so: unit="ms" (or us, ns)'
