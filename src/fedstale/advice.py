@@ -357,8 +357,8 @@ def _verdict(
             "does not say; a pilot does (--pilot TASK)"
         )
     return "cannot tell", (
-        f"the {known} correlation ({_range(table)}) is too uncertain: a memory pays from {limit:.2f} on, and here takes "
-        f"away {_percent(least, most)} of the noise; a longer pilot tells more"
+        f"the {known} correlation ({_range(table)}) is too uncertain: a memory pays from {limit:.2f} on, and here "
+        f"takes away {_percent(least, most)} of the noise; a longer pilot tells more"
     )
 
 
