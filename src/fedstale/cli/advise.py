@@ -94,7 +94,7 @@ def advise(
             raise fail("--p", p, "must be probabilities in [0, 1]")
     measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds)
     given = correlation if measured is None else measured
-    sizes = {} if num_params is size is None else {"num_params": size if num_params is None else num_params}
+    sizes: Any = {} if num_params is size is None else {"num_params": size if num_params is None else num_params}
     made = think(chance, correlation=given, rounds=rounds, noise_together=together, gain=gain, **sizes)
     if json:
         never = [] if trace is None else [trace.name(int(k)) for k in np.flatnonzero(chance == 0.0)]
