@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from fedstale.bench import ends_again, following, gap_ends, page, read, rerun, without_ends
@@ -32,7 +31,7 @@ def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def call(*words: object) -> Result:
+def call(*words: object) -> Any:
     return CliRunner().invoke(app, ["bench", *map(str, words)])
 
 
