@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,18 @@ def piloted(plain: list[float], memory: list[float], diverged: tuple[bool, bool]
     rows = []
     for rule, values, lost in zip(("u-fedavg", "tempered"), (plain, memory), diverged, strict=True):
         ended = [7 if lost and not k else None for k in range(len(values))]
-        rows.append(PilotedRule(rule, {0.1: 1.0, 0.3: float("nan")}, 0.1, Estimate.of(values, ended)))
+        rows.append(PilotedRule(rule, {0.03: 2.0, 0.1: 1.0, 0.3: float("nan")}, 0.1, Estimate.of(values, ended)))
     gain = Estimate.of(np.subtract(plain, memory)) if not any(diverged) else Estimate(float("nan"), float("nan"))
     return MeasuredGain(rows[0], rows[1], gain, "a pilot")
+
+
+def test_a_rate_at_the_edge_of_those_tried_decides_nothing() -> None:
+    gain = piloted([3.0, 3.1, 2.9], [1.0, 1.1, 0.9])
+    assert advise([0.1] * 4, 10, gain=gain).verdict == "keep"
+    untuned = replace(gain, memory=replace(gain.memory, rate=0.03))
+    found = advise([0.1] * 4, 10, gain=untuned)
+    assert found.verdict == "cannot tell"
+    assert '"tempered" at rate 0.03 (at the edge of those tried)' in found.sentence
 
 
 losses = st.lists(st.floats(0.0, 10.0), min_size=3, max_size=3)

@@ -86,6 +86,11 @@ class PilotedRule:
     rate: float
     objective: Estimate
 
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best rate is the smallest or the largest that was tried: it is not tuned then."""
+        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
+
 
 @dataclass(frozen=True)
 class MeasuredGain:
@@ -112,7 +117,7 @@ class MeasuredGain:
         lost = bool(self.plain.objective.diverged), bool(self.memory.objective.diverged)
         if lost[0] != lost[1]:
             return "keep" if lost[0] else "do not bother"
-        if not self.gain.decided:
+        if not self.gain.decided or self.plain.at_edge or self.memory.at_edge:
             return "cannot tell"
         return "keep" if self.gain.mean > 0.0 else "do not bother"
 
@@ -314,7 +319,10 @@ def _quiet(noise: float) -> str | None:
 
 
 def _measured_reason(gain: MeasuredGain) -> str:
-    ends = [f'"{one.rule}" at rate {one.rate:.3g} {_end(one.objective)}' for one in (gain.memory, gain.plain)]
+    both = gain.memory, gain.plain
+    edges = [" (at the edge of those tried)" if one.at_edge else "" for one in both]
+    named = [f'"{one.rule}" at rate {one.rate:.3g}{edge}' for one, edge in zip(both, edges, strict=True)]
+    ends = [f"{name} {_end(one.objective)}" for name, one in zip(named, both, strict=True)]
     apart = ""
     if not np.isnan(gain.gain.mean):
         size = Estimate(abs(gain.gain.mean), gain.gain.error)
