@@ -41,7 +41,6 @@ from fedstale.simulation import make_settings, simulate
 from fedstale.simulation.methods import EVERYBODY, Method
 from fedstale.spreadsheet import _read_table, write_table
 from fedstale.store import Store
-from fedstale.sweeps import in_process
 from fedstale.sweeps.lockstep import eligible
 from tests.bench import tiny
 from tests.command_line import ok
@@ -58,7 +57,7 @@ def test_every_rule_has_a_line_in_every_setting(table: Path) -> None:
         assert line.row["version"]
         assert len(line.row["config"]) == 12
         if line.ran:
-            assert line.seeds == list(tiny.JUDGING)
+            assert line.seeds == list(tiny.SEEDS.judging)
             assert len(line.by_seed("objective")) == 2
             assert line.number("objective") == pytest.approx(line.by_seed("objective").mean(), rel=1e-5)
             assert line.number("bytes_per_round") > 0
@@ -159,9 +158,6 @@ def test_what_is_no_table_of_results_is_one_line(tmp_path: Path) -> None:
 def test_the_command_line(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suites, "SUITE", tiny.SETTINGS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(suites, "CHOOSING", tiny.CHOOSING)
-    monkeypatch.setattr(suites, "JUDGING", tiny.JUDGING)
-    monkeypatch.setattr(suites, "YARDSTICK", tiny.YARDSTICK)
     store = table.parent / "store"
     common = ("--store", store, "--rules", "half-step,tempered", "--workers", 0, "--quiet")
     said = ok("bench", "run", *common, "--settings", "bursts", "--out", "again.csv")
@@ -210,13 +206,13 @@ def test_a_setting_with_a_clock_is_judged_by_seconds_as_well(table: Path, tmp_pa
     out = tmp_path / "timed.csv"
     with Store.open(tmp_path / "store") as store:
         methods = bench_methods("tempered,impossible")
-        work = BenchRun([tiny.TIMED], methods, store, out, in_process, tiny.CHOOSING, tiny.JUDGING, tiny.YARDSTICK)
+        work = BenchRun([tiny.TIMED], methods, store, out)
         assert list(work.run()) == [tiny.TIMED]
     lines = {line.rule: line for line in read([out])}
     plain, limit = lines["u-fedavg"], lines["everybody"]
     assert plain.gap is not None
     target = plain.gap.plain[0]
-    settings = tiny.TIMED.settings(Method("u-fedavg"), plain.number("lr"), tiny.JUDGING[0])
+    settings = tiny.TIMED.settings(Method("u-fedavg"), plain.number("lr"), tiny.SEEDS.judging[0])
     run = simulate(**settings.record())
     reached = cost_to_target(run.metrics, "objective", target, 3)
     assert np.isnan(plain.by_seed(SECONDS)[0]) if reached is None else plain.by_seed(SECONDS)[0] == reached.seconds
@@ -257,7 +253,9 @@ def test_a_table_that_is_older_than_the_column_of_seconds_is_consistent(table: P
 def test_the_suite_is_sound() -> None:
     names = [setting.name for setting in SUITE]
     assert len(set(names)) == len(names)
-    assert not {*suites.CHOOSING} & {*suites.JUDGING}
+    for seeds in (suites.QUICK, *(setting.seeds for setting in SUITE)):
+        assert not {*seeds.choosing, *seeds.yardstick} & {*seeds.judging}
+        assert len(seeds.judging) >= 2
     assert {setting.who for setting in SUITE} >= {"two-groups", "log-uniform", "day-night", "bursts"}
     for setting in SUITE:
         made = setting.settings(Method("tempered"), 0.1, 0)

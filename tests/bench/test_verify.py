@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedstale.bench import ends_again, following, gap_ends, page, read, rerun, without_ends
+from fedstale.bench import Seeds, ends_again, following, gap_ends, page, read, rerun, without_ends
 from fedstale.bench import suite as suites
 from fedstale.bench.results import MEASURED, ResultRow
 from fedstale.checks import InvalidInput
@@ -26,8 +27,6 @@ Row = dict[str, str]
 def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The tiny settings are the suite."""
     monkeypatch.setattr(suites, "SUITE", tiny.SETTINGS)
-    monkeypatch.setattr(suites, "CHOOSING", tiny.CHOOSING)
-    monkeypatch.setattr(suites, "YARDSTICK", tiny.YARDSTICK)
     monkeypatch.chdir(tmp_path)
 
 
@@ -75,7 +74,7 @@ def test_a_forged_gap_and_forged_costs_are_found(table: Path) -> None:
     assert all(check.holds for check in following(lines))
     wrong = [check for check in gap_ends(lines, lines) if not check.holds]
     assert {(check.where, check.what) for check in wrong} == {
-        (f"tiny/two-groups, tempered, seed {seed}", "plain_by_seed") for seed in tiny.JUDGING
+        (f"tiny/two-groups, tempered, seed {seed}", "plain_by_seed") for seed in tiny.SEEDS.judging
     }
     line = next(one for one in lines if tempered(dict(one.row)))
     assert {check.what for check in rerun(line, 0) if not check.holds} == set(MEASURED)
@@ -153,13 +152,15 @@ def test_ends_from_another_version_may_be_rounded_otherwise(table: Path, factor:
 
 
 def test_only_the_seeds_of_the_suite_count(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suites, "JUDGING", (*tiny.JUDGING, 7))
-    monkeypatch.setattr(suites, "QUICK_JUDGING", (8, 9))
-    with pytest.raises(InvalidInput, match=r"results.csv, line 2, seeds = '5 6': must be the seeds of the benchmark"):
+    longer = tuple(replace(one, seeds=Seeds((3,), (5, 6, 7))) for one in tiny.SETTINGS)
+    monkeypatch.setattr(suites, "SUITE", longer)
+    with pytest.raises(
+        InvalidInput, match=r"results.csv, line 2, seeds = '5 6': must be .* 5 6 7 \(the whole\) or 20 21"
+    ):
         ok("bench", "verify", table)
-    monkeypatch.setattr(suites, "QUICK_JUDGING", tiny.JUDGING)
+    monkeypatch.setattr(suites, "QUICK", tiny.SEEDS)
     assert "10 lines of --quick: not for the leaderboard" in ok("bench", "verify", table, "--sample", 1, "--seed", 0)
-    with pytest.raises(InvalidInput, match=r"results.csv, line 2, seeds = '5 6': the page takes .* 5 6 7 only"):
+    with pytest.raises(InvalidInput, match=r"results.csv, line 2, seeds = '5 6': the page takes no lines of --quick"):
         page([table], tiny.SETTINGS)
     assert "half-step" in ok("bench", "table", table)  # a look at it is allowed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fedstale as fs
-from fedstale.bench import BenchProblem, BenchRun, BenchSetting, bench_methods
+from fedstale.bench import BenchProblem, BenchRun, BenchSetting, Seeds, bench_methods
 from fedstale.bench import suite as suites
 from fedstale.checks import InvalidInput
 from fedstale.federation import CheckedRound
@@ -18,10 +18,9 @@ from fedstale.state import State
 from fedstale.store import Store
 from fedstale.sweeps import Batch, in_process
 
-SETTINGS = (BenchSetting("tiny", "two-groups", 8, quick=True), BenchSetting("tiny", "bursts", 8, quick=True))
-TIMED = BenchSetting("tiny", "stragglers", 8, evaluations=8)
-CHOOSING, JUDGING, YARDSTICK = (3,), (5, 6), (4,)
-_WHOLE = suites.JUDGING
+SEEDS = Seeds((3,), (5, 6), (4,))
+SETTINGS = tuple(BenchSetting("tiny", who, 8, quick=True, seeds=SEEDS) for who in ("two-groups", "bursts"))
+TIMED = BenchSetting("tiny", "stragglers", 8, evaluations=8, seeds=SEEDS)
 RULES_HERE = "half-step,tempered,scaffold,impossible"
 counted: list[int] = []
 
@@ -52,14 +51,12 @@ def register() -> None:
         {"task": "digits-mlp", "share": 0.1, "batch_size": 4, "local_steps": 2}, (0.1, 1.0), clients=4
     )
     suites.PROBLEMS["tiny"] = problem
-    suites.JUDGING = JUDGING  # type: ignore[assignment]  # fewer
     RULES.update({rule.name: rule for rule in (HalfStep, Impossible)})
 
 
 def unregister() -> None:
     """Forget them."""
     del suites.PROBLEMS["tiny"], RULES["half-step"], RULES["impossible"]
-    suites.JUDGING = _WHOLE
 
 
 def counting(batches: Sequence[Batch]) -> Any:
@@ -71,7 +68,7 @@ def counting(batches: Sequence[Batch]) -> Any:
 def run(folder: Path, out: Path, rules: str = RULES_HERE) -> BenchRun:
     """Run both settings."""
     with Store.open(folder) as store:
-        work = BenchRun(SETTINGS, bench_methods(rules), store, out, counting, CHOOSING, JUDGING, YARDSTICK)
+        work = BenchRun(SETTINGS, bench_methods(rules), store, out, counting)
         assert [setting.name for setting in work.run()] == [setting.name for setting in SETTINGS]
     return work
 

@@ -17,12 +17,13 @@ from .run import BenchRun, bench_methods, why_not
 from .standings import Standing, standings
 from .suite import (
     AVAILABILITY,
-    CHOOSING,
-    JUDGING,
     PROBLEMS,
+    QUICK,
     SUITE,
+    WHOLE,
     BenchProblem,
     BenchSetting,
+    Seeds,
     log_uniform,
     settings_named,
 )
@@ -42,10 +43,10 @@ from .verify import (
 
 __all__ = [
     "AVAILABILITY",
-    "CHOOSING",
-    "JUDGING",
     "PROBLEMS",
+    "QUICK",
     "SUITE",
+    "WHOLE",
     "BenchProblem",
     "BenchRun",
     "BenchSetting",
@@ -53,6 +54,7 @@ __all__ = [
     "Entry",
     "ResultRow",
     "Score",
+    "Seeds",
     "Standing",
     "all_present",
     "bench_methods",

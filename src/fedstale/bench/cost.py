@@ -18,7 +18,7 @@ from ..simulation.build import make_participation
 from ..simulation.methods import EVERYBODY, PLAIN, Method
 from ..sweeps import run_batch
 from ..sweeps.batches import plan
-from .suite import BenchSetting
+from .suite import BenchSetting, Seeds
 
 _SHORT, _LONG, _LONG_IF_SLOW = 1, 5, 2
 """Rounds that are timed; of a problem whose rounds take seconds, fewer."""
@@ -45,17 +45,19 @@ class _Cost:
     seconds: float
 
 
-def cost(setting: BenchSetting, methods: Sequence[Method], choosing: int, judging: int, yardstick: int = 0) -> _Cost:
-    """Estimate a setting with so many seeds for choosing and judging, and so many more for the rate of everybody."""
+def cost(setting: BenchSetting, methods: Sequence[Method], seeds: Seeds) -> _Cost:
+    """Estimate a setting with these seeds."""
     rates = len(setting.learned.rates) + 1
     count, seconds = 0, 0.0
     for method in methods:
-        tried = rates * (choosing + (yardstick if method.everybody else 0))
+        tried = rates * (len(seeds.choosing) + (len(seeds.yardstick) if method.everybody else 0))
         visits = _visits(setting, method)
         lockstep = plan([setting.settings(method, 0.1, 0)])[0].lockstep
-        for times, (start, per_client) in zip((_NOISE, tried + judging - 1), _timed(setting, lockstep), strict=True):
+        for times, (start, per_client) in zip(
+            (_NOISE, tried + len(seeds.judging) - 1), _timed(setting, lockstep), strict=True
+        ):
             seconds += times * (start + per_client * visits)
-        count += tried + judging
+        count += tried + len(seeds.judging)
     return _Cost(count, seconds)
 
 

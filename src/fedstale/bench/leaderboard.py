@@ -8,11 +8,10 @@ from pathlib import Path
 
 from ..analysis import Estimate, ranks
 from ..simulation.methods import EVERYBODY
-from . import suite as suites
 from .cells import SECONDS
 from .results import ResultRow, method_name, read
 from .standings import Standing, by_setting, standings
-from .suite import CHOOSING, SUITE, YARDSTICK, BenchSetting
+from .suite import SUITE, WHOLE, BenchSetting, Seeds
 from .verify import quick
 
 _LIMIT = method_name(EVERYBODY)
@@ -32,11 +31,11 @@ def page(paths: Sequence[Path], suite: Sequence[BenchSetting] = SUITE) -> str:
     """Write the page of these tables of results; lines of `--quick` are refused."""
     lines = read(paths)
     for line in quick(lines):
-        whole = " ".join(map(str, suites.JUDGING))
-        raise line.refused("seeds", f"the page takes lines of the seeds {whole} only; --quick is for a first look")
+        raise line.refused("seeds", "the page takes no lines of --quick: they are for a first look")
     found = standings(lines)
     parts = [_head(lines, paths), _overall(found), _behind(found)]
-    parts += [_setting(name, own) for name, own in by_setting(lines).items()]
+    seeds = {setting.name: setting.seeds for setting in suite}
+    parts += [_setting(name, own, seeds.get(name, WHOLE)) for name, own in by_setting(lines).items()]
     parts += [_left_out(lines, suite), _made(lines)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
@@ -45,17 +44,19 @@ def _head(lines: Sequence[ResultRow], paths: Sequence[Path]) -> str:
     settings, rules = ({getattr(line, name) for line in lines} - {_LIMIT} for name in ("setting", "rule"))
     gaps = {line.setting for line in lines if line.row["has_gap"] == "True"}
     files = ", ".join(f"`{path.name}`" for path in paths)
+    (first, second), (third, *_, last) = WHOLE.choosing, WHOLE.yardstick
     return f"""
 # Leaderboard
 
 <!-- Written by `{_COMMAND}` from docs/results/bench: do not edit. -->
 
 How rules cope with clients that show up unevenly: {len(rules)} rules in {len(settings)} settings. In each setting
-every rule runs at its own best rate, chosen on the seeds {" and ".join(map(str, CHOOSING))} (half decades, widened
+every rule runs at its own best rate, chosen on the seeds {first} and {second} (half decades, widened
 until the best is not at the edge) and judged on other seeds. Rules are ranked by the objective Σ α_i F_i over all
 clients' training data. **Gap closed**: 0 % is U-FedAvg, which corrects for absence and remembers nothing; 100 % is
-everybody in every round at its own best rate, chosen on the seeds {YARDSTICK[0]} to {YARDSTICK[-1]} as well, because
-every gap is measured by it (a rule may do better than that). {len(gaps)} of the {len(settings)}
+everybody in every round at its own best rate, chosen on the seeds {third} to {last} as well, because
+every gap is measured by it (a rule may do better than that). Where runs take minutes there are fewer seeds, named
+there. {len(gaps)} of the {len(settings)}
 settings have a gap of more than twice its error ({", ".join(sorted(gaps)) or "none"}): only those count for it. Where
 U-FedAvg's noise is very large, its best rate is a poor one, and gaps are wide and uncertain.
 
@@ -116,7 +117,7 @@ settings, and adjusted for the number of rules. Settings of one task share data,
 """
 
 
-def _setting(name: str, lines: dict[str, ResultRow]) -> str:
+def _setting(name: str, lines: dict[str, ResultRow], own_seeds: Seeds) -> str:
     limit = [line for rule, line in lines.items() if rule == _LIMIT]
     rank = ranks({rule: line.number("objective") for rule, line in lines.items() if rule != _LIMIT})
     ordered = [
@@ -124,6 +125,9 @@ def _setting(name: str, lines: dict[str, ResultRow]) -> str:
         *limit,
     ]
     seeds = ordered[0].row["seeds"].replace(" ", ", ")
+    if own_seeds != WHOLE:
+        more = "".join(f", of everybody on {seed} as well" for seed in own_seeds.yardstick)
+        seeds += f"; rates chosen on {', '.join(map(str, own_seeds.choosing))}{more}"
     gap = ordered[0].row["has_gap"]
     timed = any(line.row.get(SECONDS) for line in ordered)
     rows = [

@@ -19,7 +19,7 @@ from ..sweeps.executors import Executor
 from ..tasks.data import DataUnavailable, available
 from .contest import Entry, choose_rates, judge
 from .results import line, method_name, refusal, save
-from .suite import CHOOSING, JUDGING, YARDSTICK, BenchSetting
+from .suite import BenchSetting, Seeds
 
 Report = Callable[[str, SweepProgress], None]
 """Told what is being done, and how it stands."""
@@ -45,10 +45,8 @@ class BenchRun:
         The table.
     executor
         Where the work is done.
-    choosing, judging
-        Seeds.
-    yardstick
-        Further seeds on which the rate of everybody is chosen.
+    seeds
+        Of every setting; None: each setting's own.
     report
         Told of progress.
     """
@@ -58,9 +56,7 @@ class BenchRun:
     store: Store
     out: Path
     executor: Executor = in_process
-    choosing: Sequence[int] = CHOOSING
-    judging: Sequence[int] = JUDGING
-    yardstick: Sequence[int] = YARDSTICK
+    seeds: Seeds | None = None
     report: Report = lambda what, progress: None
     skipped: dict[str, str] = field(default_factory=dict)
     """Settings that could not be run, and why."""
@@ -83,20 +79,21 @@ class BenchRun:
         return sweep(wanted, self.store, name="bench", executor=self.executor, report=told)
 
     def _lines(self, setting: BenchSetting) -> list[dict[str, str]]:
+        seeds = self.seeds or setting.seeds
         known = {method_name(method): method for method in self.methods}
         entries = [
             Entry(
                 *(setting.name, name, partial(setting.settings, method), setting.learned.rates),
-                more_seeds=tuple(self.yardstick) if method.everybody else (),
+                more_seeds=seeds.yardstick if method.everybody else (),
             )
             for name, method in known.items()
         ]
         tuning = partial(self._sweep, f"{setting.name}: rates")
-        chosen = choose_rates(entries, self.choosing, self.store, tuning)
+        chosen = choose_rates(entries, seeds.choosing, self.store, tuning)
         runs = {
             key: [
                 setting.settings(known[key[1]], cell.lr or setting.learned.rates[0], seed, noise=not number)
-                for number, seed in enumerate(self.judging)
+                for number, seed in enumerate(seeds.judging)
             ]
             for key, cell in chosen.cells.items()
         }
@@ -113,7 +110,7 @@ class BenchRun:
 
         ends = {"plain": method_name(PLAIN), "everybody": method_name(EVERYBODY)}
         scores = judge(runs, chosen.cells, self.store, judging, **ends)
-        written = [line(setting, known[score.key[1]], score, self.judging) for score in scores]
+        written = [line(setting, known[score.key[1]], score, seeds.judging) for score in scores]
         like = written[0] if written else {}
         written += [refusal(setting, known[key[1]], reason, like) for key, reason in failed.items() if like]
         order = list(known)

@@ -18,12 +18,30 @@ from ..simulation.settings import Settings, make_settings
 from ..tasks.defaults import CLIENTS
 from .contest import all_present
 
-CHOOSING, JUDGING = (200, 201), (20, 21, 22, 23, 24)
-"""Seeds: rates are chosen on the first and judged on the others. No rule was designed with any of them."""
-YARDSTICK = (202, 203, 204, 205)
-"""Further seeds on which the rate of everybody is chosen: it is no rival but what every gap is measured by, and a rate
-that two seeds happen to survive would spoil the gap of every rule."""
-QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK = CHOOSING[:1], JUDGING[:2], CHOOSING[1:]
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds of a setting. No rule was designed with any of them.
+
+    Attributes
+    ----------
+    choosing, judging
+        Rates are chosen on the first and judged on the others.
+    yardstick
+        Further seeds on which the rate of everybody is chosen: it is no rival but what every gap is measured by, and a
+        rate that the others happen to survive would spoil the gap of every rule.
+    """
+
+    choosing: tuple[int, ...]
+    judging: tuple[int, ...]
+    yardstick: tuple[int, ...] = ()
+
+
+WHOLE = Seeds((200, 201), (20, 21, 22, 23, 24), (202, 203, 204, 205))
+_FEW = Seeds(WHOLE.choosing[:1], WHOLE.judging[:3], WHOLE.choosing[1:])
+"""Where a run takes minutes."""
+QUICK = Seeds(WHOLE.choosing[:1], WHOLE.judging[:2], WHOLE.choosing[1:])
+"""Of `--quick`, in every setting."""
 _DRAWS = 8
 """Other participants for which the noise of the update is measured, in the first of the seeds for judging."""
 
@@ -39,7 +57,7 @@ class BenchProblem:
     settings
         Of the task; with `dirichlet`, labels are spread unevenly over the clients unless two groups swap theirs.
     rates
-        Three half decades around the rates that plain averaging likes.
+        Half decades around the rates that plain averaging likes; where a run takes minutes, only two.
     clients
         N.
     needs
@@ -72,7 +90,7 @@ PROBLEMS: dict[str, BenchProblem] = {
     "mnist-mlp": BenchProblem({"task": "mnist-mlp", **_SMALL}, (_HALF, 0.1, 0.1 * _HALF), needs="mnist"),
     "wisdm": _natural("wisdm-mlp", "wisdm", (1.0, _HALF, 0.1)),
     "heart-disease": _natural("heart-disease-logistic", "heart-disease", (_HALF, 0.1, 0.1 * _HALF)),
-    "shakespeare": _natural("shakespeare-gru", "shakespeare", (0.1, 0.1 * _HALF, 0.01)),
+    "shakespeare": _natural("shakespeare-gru", "shakespeare", (0.1 * _HALF, 0.01)),
 }
 
 
@@ -157,6 +175,8 @@ class BenchSetting:
         Whether it is part of `--quick`.
     evaluations
         How often the model is judged on the way.
+    seeds
+        What a run of the whole takes.
     """
 
     problem: str
@@ -164,6 +184,7 @@ class BenchSetting:
     rounds: int = 200
     quick: bool = False
     evaluations: int = 20
+    seeds: Seeds = WHOLE
 
     @property
     def name(self) -> str:
@@ -218,7 +239,7 @@ SUITE: tuple[BenchSetting, ...] = (
     BenchSetting("wisdm", "phones", rounds=240),
     BenchSetting("heart-disease", "two-groups"),
     BenchSetting("heart-disease", "log-uniform"),
-    BenchSetting("shakespeare", "phones", rounds=48, evaluations=1),
+    BenchSetting("shakespeare", "phones", rounds=48, evaluations=1, seeds=_FEW),
 )
 
 

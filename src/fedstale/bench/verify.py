@@ -80,7 +80,6 @@ class Check:
 def sound(lines: Sequence[ResultRow], suite: Sequence[BenchSetting] | None = None) -> None:
     """Refuse lines that no run of this suite can have written: another setting, rule, configuration or other seeds."""
     known = {one.name: one for one in (suites.SUITE if suite is None else suite)}
-    allowed = " or ".join(f"{' '.join(map(str, own))} ({how})" for how, own in _judging().items())
     for line in lines:
         if line.setting not in known:
             raise line.refused("setting", f"must be a setting of the suite: {', '.join(known)}")
@@ -92,17 +91,15 @@ def sound(lines: Sequence[ResultRow], suite: Sequence[BenchSetting] | None = Non
                 "config",
                 f"the setting of version {line.row['version']} is not the one of this version (hash differs)",
             )
-        if tuple(line.seeds) not in _judging().values():
-            raise line.refused("seeds", f"must be the seeds of the benchmark, {allowed}")
+        seeds = {"the whole": known[line.setting].seeds.judging, "--quick": suites.QUICK.judging}
+        if tuple(line.seeds) not in seeds.values():
+            allowed = " or ".join(f"{' '.join(map(str, own))} ({how})" for how, own in seeds.items())
+            raise line.refused("seeds", f"must be the seeds of the setting, {allowed}")
 
 
 def quick(lines: Sequence[ResultRow]) -> list[ResultRow]:
     """Return the lines of `--quick`: too few seeds for the leaderboard."""
-    return [line for line in lines if line.ran and tuple(line.seeds) != tuple(suites.JUDGING)]
-
-
-def _judging() -> dict[str, tuple[int, ...]]:
-    return {"the whole": tuple(suites.JUDGING), "--quick": tuple(suites.QUICK_JUDGING)}
+    return [line for line in lines if line.ran and tuple(line.seeds) == suites.QUICK.judging]
 
 
 def _method(line: ResultRow) -> Method:
@@ -163,13 +160,10 @@ def without_ends(lines: Sequence[ResultRow], ends: Sequence[ResultRow]) -> list[
 
 def ends_again(line: ResultRow, suite: Sequence[BenchSetting] | None = None) -> list[ResultRow]:
     """Make the lines of U-FedAvg and everybody in the setting of a line: rates chosen, all its seeds judged."""
-    short = tuple(line.seeds) != tuple(suites.JUDGING)
-    choosing = suites.QUICK_CHOOSING if short else suites.CHOOSING
-    yardstick = suites.QUICK_YARDSTICK if short else suites.YARDSTICK
     with TemporaryDirectory(prefix="fedstale-") as folder, Store.open(Path(folder) / "store") as store:
         out = Path(folder) / "ends.csv"
-        work = BenchRun([runnable(line, suite)], (PLAIN, EVERYBODY), store, out)
-        work.choosing, work.judging, work.yardstick = choosing, line.seeds, yardstick
+        seeds = suites.QUICK if quick([line]) else None
+        work = BenchRun([runnable(line, suite)], (PLAIN, EVERYBODY), store, out, seeds=seeds)
         return read([out]) if list(work.run()) else []
 
 

@@ -19,7 +19,7 @@ from .options import Json, Patience, Quiet, StorePath, print_json, say
 from .sweep import Ray, Workers, executor, say_on_interrupt
 
 if TYPE_CHECKING:
-    from ..bench import BenchSetting, Check, ResultRow, Standing
+    from ..bench import BenchSetting, Check, ResultRow, Seeds, Standing
     from ..simulation.methods import Method
     from ..sweeps import SweepProgress
 
@@ -97,25 +97,23 @@ def run(
     Every rule gets its own best rate. Runs are kept in the store, and each setting's lines are written as soon as they
     are complete.
     """
-    from ..bench import BenchRun, bench_methods, read, settings_named
-    from ..bench.suite import CHOOSING, JUDGING, QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK, YARDSTICK
+    from ..bench import QUICK, BenchRun, bench_methods, read, settings_named
     from ..store import Store
 
     chosen = settings_named(settings)
     if quick and settings is None:
         chosen = [one for one in chosen if one.quick]
     methods = bench_methods(rules)
-    whole, short = (CHOOSING, JUDGING, YARDSTICK), (QUICK_CHOOSING, QUICK_JUDGING, QUICK_YARDSTICK)
-    choosing, judging, yardstick = short if quick else whole
+    seeds = QUICK if quick else None
     if dry_run:
-        _show_costs(chosen, methods, [len(choosing), len(judging), len(yardstick)], json=json)
+        _show_costs(chosen, methods, seeds, json=json)
         return
     if out.suffix != ".csv":
         raise fail("--out", str(out), "must end in .csv")
     began = time.monotonic()
     with Store.open(store, patience=patience) as opened, _bar(chosen, quiet=quiet or json) as bar:
         where = executor(workers, ray)
-        work = BenchRun(chosen, methods, opened, out, where, choosing, judging, yardstick, bar.report)
+        work = BenchRun(chosen, methods, opened, out, where, seeds, bar.report)
         done = []
         for setting in work.run():
             bar.finished(setting)
@@ -260,7 +258,7 @@ def _row(one: Standing) -> tuple[str, ...]:
 
 
 def _show_costs(
-    settings: Sequence[BenchSetting], methods: Sequence[Method], seeds: Sequence[int], *, json: bool
+    settings: Sequence[BenchSetting], methods: Sequence[Method], seeds: Seeds | None, *, json: bool
 ) -> None:
     from rich.table import Table
 
@@ -270,7 +268,7 @@ def _show_costs(
     rows: list[dict[str, Any]] = []
     for setting in settings:
         reason = why_not(setting)
-        found = None if reason else cost(setting, methods, *seeds)
+        found = None if reason else cost(setting, methods, seeds or setting.seeds)
         rows.append(
             {"setting": setting.name, "runs": found.runs if found else 0, "seconds": found.seconds if found else 0.0}
             | {"left_out": reason}
