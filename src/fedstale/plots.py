@@ -140,7 +140,8 @@ def line_style(look: Style) -> dict[str, Any]:
 
 def _metric_title(metric: str) -> str:
     """What a metric is called on an axis."""
-    name, group, number = metric.partition("_group")
-    if group and number.isdigit():
-        return f"{TITLES.get(name, name)}, {group_name(int(number))}"
+    for word, say in (("_group", group_name), ("_quantile", "quantile {} by p".format)):
+        name, found, number = metric.partition(word)
+        if found and number.isdigit():
+            return f"{TITLES.get(name, name)}, {say(int(number))}"
     return TITLES.get(metric, metric)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedstale.checks import InvalidInput
 from fedstale.participation import (
@@ -23,7 +25,7 @@ from fedstale.participation import (
     summarise,
 )
 from fedstale.participation import phones as phones_module  # the function; its module is looked up below
-from fedstale.participation.groups import groups_text, halves
+from fedstale.participation.groups import groups_text, halves, quantile_groups, quantiles_text
 from tests.shared_data import shared_file
 
 DAYS = ["110?", "0011", "?100", "1?01", "0010", "101?"]
@@ -216,6 +218,32 @@ def test_groups_are_halves_unless_there_are_two_values() -> None:
     np.testing.assert_array_equal(halves(np.array([0.0, 0.0, 0.0, 0.1, 0.5])), [1, 1, 1, 0, 0])
     text = groups_text([0.0, 0.0, 0.0, 0.1, 0.5], halves(np.array([0.0, 0.0, 0.0, 0.1, 0.5])))
     assert text == "frequent: 2 clients, p 0.1 to 0.5; rare: 3 clients, p 0, 3 never"
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0]), min_size=1, max_size=60), st.integers(2, 6)
+)
+def test_quantiles_are_in_the_order_of_p_and_as_equal_as_equal_p_allow(chances: list[float], count: int) -> None:
+    p = np.array(chances)
+    found = quantile_groups(p, count)
+    numbers, sizes = np.unique(found, return_counts=True)
+    assert numbers.tolist() == list(range(len(numbers)))
+    assert len(numbers) <= min(count, len(set(chances)))
+    for first, second in pairwise(numbers):
+        assert p[found == first].min() > p[found == second].max()
+    most_alike = max(np.unique(p, return_counts=True)[1])
+    if len(set(chances)) > count:
+        assert sizes.max() <= p.size / count + 2 * most_alike
+    np.testing.assert_array_equal(quantile_groups(p, 2), halves(p))
+
+
+def test_quarters_of_different_p_are_equally_large() -> None:
+    p = np.random.default_rng(0).permutation(np.geomspace(0.01, 1.0, 24))
+    found = quantile_groups(p, 4)
+    np.testing.assert_array_equal(np.bincount(found), [6, 6, 6, 6])
+    assert quantiles_text(p, found).startswith("1 (most frequent): 6 clients, p 0.367 to 1; 2: 6 clients, p ")
+    assert quantiles_text(p, found).endswith("; 4 (rarest): 6 clients, p 0.01 to 0.0272")
+    assert quantiles_text(p[:2], [0, 0]).startswith("1: 2 clients")
 
 
 @pytest.mark.parametrize(

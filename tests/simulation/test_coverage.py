@@ -10,7 +10,7 @@ import pytest
 
 import fedstale as fs
 from fedstale.checks import InvalidInput
-from fedstale.participation import Bernoulli, DailyMarkov, KnownProbabilities, Participation, Trace
+from fedstale.participation import Bernoulli, DailyMarkov, KnownProbabilities, Participation, TimeVarying, Trace
 from fedstale.simulation.build import build
 from fedstale.simulation.coverage import Coverage, CoverageLost
 from fedstale.simulation.settings import make_settings
@@ -84,6 +84,37 @@ def test_the_rare_half_of_a_log_has_other_labels() -> None:
     assert "frequent: 12 clients, p 0.239 to 1; rare: 12 clients, p 0.05 to 0.21" in found.summary()[-2]
     assert found.summary()[-1].startswith("The worst tenth of the clients has an accuracy of: FedAvg ")
     assert "worst tenth" in found.records()[0]
+
+
+def test_finer_groups_are_recorded_and_told() -> None:
+    p = np.random.default_rng(0).permutation(np.geomspace(0.05, 1.0, 24))
+    found = fs.compare("digits", "fedavg,tempered", Bernoulli(p), rounds=4, seeds=1, quantiles=4)
+    assert "Quantiles by p: 1 (most frequent): 6 clients, p 0.521 to 1; 2: 6 clients" in found.summary()[-6]
+    assert found.summary()[-2].startswith("Quantile 4 has an accuracy of: FedAvg ")
+    (run,) = found.results[found.methods[0]].values()
+    simulation = build(make_settings(task="digits", participation=Bernoulli(p), rounds=4, quantiles=4))
+    order = np.argsort(-p).reshape(4, 6)
+    for number, who in enumerate(order, 1):
+        assert set(np.flatnonzero(simulation.trainer.quantiles == number)) == set(who)  # type: ignore[attr-defined]
+    shares = [run.final(f"accuracy_quantile{k}") for k in range(1, 5)]
+    assert min(shares) <= run.final("accuracy") <= max(shares)
+    assert len(set(shares)) > 1
+    loss = fs.simulate("digits", participation=Bernoulli(p), rounds=2, quantiles=3, per_client=True)
+    _, accuracies = loss.per_client or ((), np.empty((0, 24)))
+    sizes = fs.tasks.make("digits").test.sizes
+    third = np.argsort(-p)[16:]
+    expected = (accuracies[-1][third] * sizes[third]).sum() / sizes[third].sum()
+    assert loss.final("accuracy_quantile3") == pytest.approx(expected)
+
+
+def test_finer_groups_need_p_and_data() -> None:
+    with pytest.raises(InvalidInput, match="quantiles = 2: needs clients with data"):
+        fs.simulate("quadratic", num_clients=4, rounds=2, quantiles=2)
+    with pytest.raises(InvalidInput, match="quantiles = 1"):
+        fs.simulate("digits", rounds=2, quantiles=1)
+    task, schedule = fs.tasks.make("digits"), TimeVarying(lambda t: np.full(24, 0.5))
+    with pytest.raises(InvalidInput, match="quantiles = 2: needs p_i that have a mean"):
+        fs.simulate(task, participation=schedule, rounds=2, quantiles=2, probabilities="fedau")
 
 
 def test_a_task_of_ones_own_is_told_by_participation() -> None:

@@ -51,7 +51,9 @@ _RECORDED = (
 def check_metric(name: str, measured: Iterable[str]) -> None:
     """Refuse a metric that neither this run has nor any could have, and name the near ones."""
     known = {*measured, *TITLES, *_RECORDED}
-    if name not in known and not re.fullmatch(r"(accuracy|test_loss|excess_loss)_(group\d+|worst_decile)", name):
+    if name not in known and not re.fullmatch(
+        r"(accuracy|test_loss|excess_loss)_(group\d+|quantile\d+|worst_decile)", name
+    ):
         raise unknown("metric", name, known)
 
 

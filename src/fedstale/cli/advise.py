@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..participation import Trace
 
 _SHOWN = 24
+_QUARTERS = 4
 _MOST_PAIRS = 2000
 """Devices of a log up to which it is looked who comes together."""
 
@@ -163,7 +164,7 @@ def _show(
     advice: Advice, trace: Trace | None, chance: Float, measured: MeasuredCorrelation | None, *, model: bool
 ) -> None:
     from ..advice import size_text
-    from ..participation.groups import groups_text, halves
+    from ..participation.groups import groups_text, halves, quantile_groups, quantiles_text
 
     console = make_console()
 
@@ -177,6 +178,8 @@ def _show(
         f"p_avg/p_min = {advice.ratio:.4g}   1/p_var = {advice.inverse_p_var:.4g}"
     )
     say(groups_text(chance, halves(chance)))
+    if len(np.unique(chance)) > _QUARTERS:
+        say(f"Quarters by p: {quantiles_text(chance, quantile_groups(chance, _QUARTERS))}")
     _show_coverage(say, advice, trace, chance)
     text = f"Noise of absence in a round without a memory (U-FedAvg): {advice.noise:.3g} of a client's squared update"
     if advice.noise_together is not None:

@@ -155,8 +155,8 @@ def _start_or_resume(
             f"{settings.task_name}, {settings.label}, {counted(settings.total_rounds, 'round')}, seed {settings.seed}"
         )
         say(f"run {stored_run.id} {verb}: {what}")
-        if settings.participation != "two-groups":
-            say(groups_of(simulation.participation))
+        if settings.participation != "two-groups" or settings.quantiles:
+            say(groups_of(simulation.participation, settings.quantiles))
     try:
         simulation.run()
         engine = getattr(getattr(simulation.trainer, "engine", None), "resolved_name", None)

@@ -6,7 +6,7 @@ from .daily_estimator import DailyFrequency
 from .estimator import Estimator, EstimatorState, KnownProbabilities
 from .estimators import BetaFrequency, FedAUEstimator, Forgetting
 from .frequencies import Frequencies, frequencies, wilson
-from .groups import groups_text
+from .groups import groups_text, quantile_groups, quantiles_text
 from .inclusion import averaging_weights
 from .log_summary import LogSummary, summarise
 from .phones import phones, read_phones
@@ -52,6 +52,8 @@ __all__ = [
     "make_estimator",
     "make_selection",
     "phones",
+    "quantile_groups",
+    "quantiles_text",
     "read_phones",
     "summarise",
     "two_groups",

@@ -217,6 +217,8 @@ def build(
     state = State.load(folder / "checkpoint") if resume and folder is not None else None
     if settings.per_client and not isinstance(task, Quadratic) and "accuracy" not in task.metrics:
         raise fail("per_client", True, f"records accuracies, and the task {task.name} has none")
+    if settings.quantiles is not None and isinstance(task, Quadratic):
+        raise fail("quantiles", settings.quantiles, "needs clients with data: a quadratic has one objective for all")
     trainer = _make_trainer(settings, task, None if state is None else state.notes.get(_ENGINE))
     if state is not None and state.federation.num_params != trainer.num_params:
         raise InvalidInput(
@@ -226,6 +228,7 @@ def build(
     federation = Federation(task.num_clients, trainer.num_params, weights=settings.weights, sizes=sizes)
     if isinstance(trainer, EngineTrainer) and not isinstance(task, Quadratic):
         trainer.groups = _own_groups(task, participation)
+        trainer.quantiles = _quantiles(settings, participation)
     coverage = Coverage.of(participation, federation.alpha())
     if isinstance(trainer, EngineTrainer) and settings.objective:
         trainer.alpha = federation.alpha()
@@ -274,6 +277,17 @@ def _own_groups(task: Task, participation: who.Participation) -> Ints | None:
     with suppress(ValueError):  # a schedule without a mean
         return np.minimum(participation.participation_groups(), 1)
     return None
+
+
+def _quantiles(settings: Settings, participation: who.Participation) -> Ints | None:
+    """The finer groups by p_i that are asked for, from 1."""
+    if settings.quantiles is None:
+        return None
+    try:
+        p = participation.availability.probabilities()
+    except ValueError:
+        raise fail("quantiles", settings.quantiles, "needs p_i that have a mean over the rounds") from None
+    return 1 + who.quantile_groups(p, settings.quantiles)
 
 
 def _note_engine(simulation: Simulation) -> None:

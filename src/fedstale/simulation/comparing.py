@@ -124,7 +124,7 @@ def compare_settings(
     every = range(settings.seed, settings.seed + seeds)
     participation = _participation(settings, given or {})
     check_length(settings, participation)
-    comparison = Comparison(settings, tuple(asked), every, groups=groups_of(participation))
+    comparison = Comparison(settings, tuple(asked), every, groups=groups_of(participation, settings.quantiles))
     for method in asked:  # a method that cannot run is told before any runs
         method.applied(settings, participation)
     with _opened(store) as opened, _progress(comparison, progress) as watch:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..checks import Float
 from ..federation import Ints
-from ..participation import Participation, groups_text
+from ..participation import Participation, groups_text, quantile_groups, quantiles_text
 
 
 class CoverageLost(UserWarning):
@@ -66,9 +66,19 @@ class Coverage:
         warnings.warn(text, CoverageLost, stacklevel=4)
 
 
-def groups_of(participation: Participation) -> str:
-    """Say who is frequent and who is rare, with sizes and ranges of p; nothing where p has no mean."""
+def groups_of(participation: Participation, quantiles: int | None = None) -> str:
+    """Say who is frequent and who is rare, with sizes and ranges of p; nothing where p has no mean.
+
+    Parameters
+    ----------
+    participation
+        Who shows up.
+    quantiles
+        The number of finer groups to name as well; None: none.
+    """
     try:
-        return groups_text(participation.availability.probabilities(), participation.participation_groups())
+        p = participation.availability.probabilities()
+        text = groups_text(p, participation.participation_groups())
     except ValueError:  # a schedule without a mean
         return ""
+    return text if quantiles is None else f"{text}. Quantiles by p: {quantiles_text(p, quantile_groups(p, quantiles))}"

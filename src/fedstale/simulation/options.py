@@ -73,6 +73,7 @@ class RunOptions(TypedDict, total=False):
     evaluate_every: int | None
     objective: bool
     train_loss: bool
+    quantiles: int | None
     per_client: bool
     memory_error: bool
     update_noise: int

@@ -162,6 +162,9 @@ class Settings(BaseModel):
         True, description="record the objective Σ α_i F_i over the clients' training data with each evaluation"
     )
     train_loss: bool = Field(False, description="also record the mean training loss of every round")
+    quantiles: int | None = Field(
+        None, ge=2, le=100, description="also record how so many groups of clients by p_i fare, most frequent first"
+    )
     per_client: bool = Field(False, description="also record the accuracy of every client")
     memory_error: bool = Field(
         False, description="also record how far stored updates are from the gradients (H); a pass over all data"

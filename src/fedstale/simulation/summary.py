@@ -108,13 +108,16 @@ def _about_the_best(comparison: Comparison) -> list[str]:
 
 def _about_the_clients(comparison: Comparison) -> list[str]:
     """Who is frequent and who is rare, and how the worst tenth fares; the paper's two groups need no such words."""
-    if comparison.settings.participation == "two-groups" or not comparison.groups:
+    quantiles = comparison.settings.quantiles
+    if (comparison.settings.participation == "two-groups" and not quantiles) or not comparison.groups:
         return []
-    name = "accuracy_worst_decile"
-    known = {method.label: _values(comparison, method, name) for method in comparison.results}
-    worst = ", ".join(f"{label} {Estimate.of(values):.1%}" for label, values in known.items() if values)
     text = [f"Clients: {comparison.groups}."]
-    return [*text, f"The worst tenth of the clients has an accuracy of: {worst}."] if worst else text
+    named = {f"quantile{k + 1}": f"Quantile {k + 1}" for k in range(quantiles or 0)}
+    for name, who in {**named, "worst_decile": "The worst tenth of the clients"}.items():
+        known = {method.label: _values(comparison, method, f"accuracy_{name}") for method in comparison.results}
+        told = ", ".join(f"{label} {Estimate.of(values):.1%}" for label, values in known.items() if values)
+        text += [f"{who} has an accuracy of: {told}."] if told else []
+    return text
 
 
 def _about_divergence(comparison: Comparison) -> list[str]:

@@ -39,6 +39,8 @@ class EngineTrainer:
     """α_i over the clients that come, summing to 1, where some never do"""
     groups: Ints | None = None
     """Who is frequent (0) and who is rare (1), shape (N,), where the task does not say it"""
+    quantiles: Ints | None = None
+    """Finer groups by p_i, from 1 for the most frequent clients, shape (N,), where they are asked for"""
     buffers: ClientBuffers | None = None
     """What the model keeps beside its parameters, of every client, in the server's state."""
 
@@ -137,6 +139,8 @@ class EngineTrainer:
         if self.groups is not None:
             seen = replace(seen, groups=self.groups[seen.clients])
         metrics = seen.metrics() | self.task.swapped
+        if self.quantiles is not None:
+            metrics |= seen.by_group(self.quantiles[seen.clients], "quantile")
         if self.alpha is not None:
             losses = self.engine.evaluate(model, split="train").client_losses
             metrics["objective"] = float(self.alpha @ losses)

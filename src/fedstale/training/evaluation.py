@@ -81,6 +81,23 @@ class Evaluation:
         """F_i(w) of each client; NaN for a client without samples."""
         return _ratio(self.losses, self.counts)
 
+    def by_group(self, groups: Ints, word: str) -> dict[str, float]:
+        """Return how groups of clients fare: "accuracy_" with a word and the group's number, or "test_loss_".
+
+        Parameters
+        ----------
+        groups
+            The group of each client, in the order of `clients`.
+        word
+            What they are called.
+        """
+        name, sums = (_ACCURACY, self.scores[_ACCURACY]) if _ACCURACY in self.scores else ("test_loss", self.losses)
+        own = {int(group): groups == group for group in np.unique(groups)}
+        return {
+            f"{name}_{word}{group}": float(_ratio(sums[who].sum(), self.counts[who].sum()))
+            for group, who in own.items()
+        }
+
     def metrics(self) -> dict[str, float]:
         """Return what is recorded of it: the loss, the task's metrics, and how the groups and the worst clients fare.
 
@@ -91,14 +108,11 @@ class Evaluation:
         rest = {name: float(_ratio(sums.sum(), self.counts.sum())) for name, sums in all_sums.items()}
         if _ACCURACY in self.scores:
             whole = {_ACCURACY: rest.pop(_ACCURACY), "test_loss": rest.pop("test_loss")}
-            name, sums, each = _ACCURACY, self.scores[_ACCURACY], self.client_accuracies
+            name, each = _ACCURACY, self.client_accuracies
         else:
             whole = {"test_loss": rest.pop("test_loss")}
-            name, sums, each = "test_loss", self.losses, -self.client_losses
-        groups = {}
-        for group in np.unique(self.groups):
-            who = self.groups == group
-            groups[f"{name}_group{group}"] = float(_ratio(sums[who].sum(), self.counts[who].sum()))
+            name, each = "test_loss", -self.client_losses
+        groups = self.by_group(self.groups, "group")
         tested = np.sort(each[np.isfinite(each)])
         worst = abs(float(tested[: -(-len(tested) // 10)].mean())) if len(tested) else float("nan")
         return {**whole, **groups, f"{name}_worst_decile": worst, **rest}
