@@ -20,6 +20,8 @@ from fedstale.analysis.target import cost_to_target
 from fedstale.bench import (
     SUITE,
     BenchRun,
+    ResultRow,
+    Standing,
     bench_methods,
     gap_ends,
     inconsistent,
@@ -97,6 +99,21 @@ def test_a_new_rule_is_on_the_leaderboard(table: Path) -> None:
     assert [one.rank.mean for one in found] == sorted(one.rank.mean for one in found)
     assert sum(one.rank.mean for one in found) == pytest.approx(1 + 2 + 3 + 4)
     assert found[0].behind is None
+
+
+def test_a_rule_that_cannot_run_in_a_setting_is_last_there(table: Path) -> None:
+    def tempered(lines: list[ResultRow]) -> Standing:
+        return next(one for one in standings(lines) if one.rule == "tempered")
+
+    lines = read([table])
+    there = [line for line in lines if line.setting == "tiny/two-groups"]
+    here = [line for line in lines if line.setting == "tiny/bursts"]
+    refused = [ResultRow({**one.row, "cannot": "why"}) if one.rule == "tempered" else one for one in here]
+    found = tempered([*there, *refused])
+    assert (found.ran, found.rank.count) == (1, 2)
+    assert found.rank.mean == (tempered(there).rank.mean + 4) / 2
+    absent = tempered([*there, *(one for one in here if one.rule != "tempered")])
+    assert (absent.ran, absent.rank.count) == (1, 1)
 
 
 def test_the_same_runs_come_out_the_same(table: Path) -> None:

@@ -88,6 +88,7 @@ def _line(setting: BenchSetting, runs: int, *, lockstep: bool) -> tuple[float, f
         return (time.process_time() - began) / runs
 
     timed(_SHORT)  # loads the data and warms up
-    start = timed(_SHORT)
-    long = _LONG if start * runs < _SLOW else _LONG_IF_SLOW
-    return start, max(0.0, timed(long) - start) / ((long - _SHORT) * setting.learned.clients)
+    short = timed(_SHORT)
+    long = _LONG if short * runs < _SLOW else _LONG_IF_SLOW
+    per_round = max(0.0, timed(long) - short) / (long - _SHORT)
+    return max(0.0, short - _SHORT * per_round), per_round / setting.learned.clients

@@ -76,7 +76,7 @@ def _overall(found: Sequence[Standing]) -> str:
         )
         rows.append(
             (
-                *(str(place), one.label, f"{one.rank:.1f}", str(one.rank.count), *shares),
+                *(str(place), one.label, f"{one.rank:.1f}", str(one.ran), *shares),
                 *(one.accuracy.points(), one.worst.points(), _number(one.noise), f"{_number(one.bytes)} ×"),
                 *(kilobytes(one.memory), _number(1000 * one.seconds), str(one.diverged or "")),
             )
@@ -90,8 +90,9 @@ Mean ± standard error over settings; pooled: the sum of what is gained over the
 Accuracy and worst tenth (the tenth of the clients with the lowest
 accuracy): points more than U-FedAvg. Noise: how much the update varies with who happens to come,
 E‖Δ − E[Δ]‖² / ‖Σ α_i Δ_i‖². Bytes: on the wire, up and down, as a multiple of U-FedAvg's. Server: its state without the
-model. ms: of CPU, to combine a round. These four are medians over the settings. Rules that did not run in every setting
-stand last. Diverged: settings in which a seed diverged at the best rate; the rule is last there, and has no means.
+model. ms: of CPU, to combine a round. These four are medians over the settings in which a rule ran. Where a
+rule cannot run it is last (named below); rules without a line for every setting stand last of all. Diverged: settings
+in which a seed diverged at the best rate; the rule is last there, and has no means.
 """
 
 

@@ -25,7 +25,9 @@ class Standing:
     rule, label
         As it is asked for, and what it is called.
     rank
-        Mean over its settings with the error over settings; 1 is the least objective.
+        Mean over settings with the error over settings; 1 is the least objective. Where it cannot run, it is last.
+    ran
+        Settings in which it ran.
     closed
         Of the gap, over the settings that have one; None where there is none.
     accuracy, worst
@@ -44,6 +46,7 @@ class Standing:
     rule: str
     label: str
     rank: Estimate
+    ran: int
     closed: ClosedOverCells | None
     accuracy: Estimate
     worst: Estimate
@@ -66,12 +69,17 @@ def by_setting(lines: Sequence[ResultRow]) -> dict[str, dict[str, ResultRow]]:
 
 
 def standings(lines: Sequence[ResultRow]) -> list[Standing]:
-    """Rank the rules: those that ran in most settings first, then by mean rank."""
+    """Rank the rules: those with results for most settings first, then by mean rank.
+
+    A rule that is refused in a setting is last there, like one that diverged; of a rule that was refused everywhere
+    nothing can be said.
+    """
     table = by_setting(lines)
-    losses = {
-        setting: {rule: line.number("objective") for rule, line in own.items() if rule != _LIMIT}
-        for setting, own in table.items()
-    }
+    known = {rule for own in table.values() for rule in own} - {_LIMIT}
+    losses: dict[str, dict[str, float]] = {setting: {} for setting in table}
+    for line in lines:
+        if line.rule in known and line.setting in table:
+            losses[line.setting][line.rule] = line.number("objective") if line.ran else np.nan
     ranked = mean_ranks(losses)
     most = max((rank.count for rank in ranked.values()), default=0)
     order = sorted(ranked, key=lambda rule: (ranked[rule].count < most, ranked[rule].mean))
@@ -103,6 +111,7 @@ def _standing(rule: str, table: dict[str, dict[str, ResultRow]], rank: Estimate)
         rule,
         own[0][0].row["label"],
         rank,
+        len(own),
         closed,
         gain("accuracy"),
         gain("accuracy_worst_decile"),

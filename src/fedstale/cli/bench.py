@@ -254,7 +254,7 @@ def _row(one: Standing) -> tuple[str, ...]:
     closed = "–" if one.closed is None else one.closed.mean.short()
     noise = "–" if one.noise != one.noise else f"{one.noise:.2g}"
     numbers = closed, one.accuracy.short(sign=True), noise, kilobytes(one.memory)
-    return one.label, f"{one.rank.mean:.1f}", str(one.rank.count), *numbers
+    return one.label, f"{one.rank.mean:.1f}", str(one.ran), *numbers
 
 
 def _show_costs(
