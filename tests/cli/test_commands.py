@@ -96,6 +96,10 @@ def test_store_by_environment_and_option(inside: Path, fork_server: ForkServer) 
         (["run", "quadratic", "--probabilities", "fedua"], "did you mean fedau"),
         (["run", "quadratic", "--memory", "tape"], "memory = 'tape'"),
         (["run", "quadratic", "--participation-option", "x"], "must have the form NAME=VALUE"),
+        (
+            ["run", "digits", "--participation", "bernoulli", "--participation-option", "p=1,x"],
+            "p = '1,x': must be numbers",
+        ),
         (["run", "digits-mlp", "--engine", "lop"], "unknown engine 'lop': did you mean loop"),
         (["run", "digits-mlp", "--batch-size", "4000"], "batch_size = 4000: client"),
         (["run", "none.toml"], "there is no file none.toml"),
@@ -220,6 +224,16 @@ def test_compare_and_its_files(inside: Path) -> None:
 def test_compare_in_a_table() -> None:
     common = ["compare", "quadratic", "--num-clients", "4", "--lr", "0.02", "--rounds", "20", "--seeds", "2", "-q"]
     assert "FedStale β=0.8" in ok(*common, "--rules", "fedavg,fedstale:0.8")
+
+
+def test_probabilities_of_single_clients_and_their_quantiles(inside: Path) -> None:
+    common = ("run", "digits", "--rounds", 2, "--num-clients", 12, "--participation", "bernoulli")
+    said = ok(*common, "--participation-option", "p=3x1,3x0.5,5x0.1,0.02", "--quantiles", 4, "--name", "four")
+    assert (
+        "1 (most frequent): 3 clients, p 1; 2: 3 clients, p 0.5; 3: 5 clients, p 0.1; 4 (rarest): 1 client, p 0.02"
+        in said
+    )
+    assert "accuracy_quantile4" in ok("runs", "show", "four", "--json")
 
 
 def test_the_last_line_has_the_worst_tenth(inside: Path) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from ..checks import Float, InvalidInput, client_count, counted, fail, printable
+from ..checks import Float, InvalidInput, counted, fail, printable
 from ..terminal import make_console
-from .options import Json, print_json
+from .options import Json, numbers, print_json
 
 if TYPE_CHECKING:
     from ..advice import Advice, MeasuredCorrelation, MeasuredGain
@@ -90,7 +90,7 @@ def advise(
     else:
         if round_ is not None or num_clients is not None or unit is not None:
             raise InvalidInput("--round, --unit and --num-clients are for a log")
-        chance = np.array(_parse(p or ""))
+        chance = np.array(numbers("--p", p or ""))
         if not ((chance >= 0.0) & (chance <= 1.0)).all():
             raise fail("--p", p, "must be probabilities in [0, 1]")
     measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds)
@@ -146,18 +146,6 @@ def _measured(
     else:
         found = stored_pilot(Path(pilot))
     return found.measured, found.gain, found.num_params
-
-
-def _parse(text: str) -> list[float]:
-    values: list[float] = []
-    for part in text.split(","):
-        count, times, value = part.strip().rpartition("x")
-        try:
-            many, probability = int(count) if times else 1, float(value)
-        except ValueError:
-            raise fail("--p", text, 'must be numbers such as "1,1,0.1" or "12x1,12x0.1"') from None
-        values += [probability] * (client_count("--p", len(values) + max(many, 0), 0) - len(values))
-    return values
 
 
 def _show(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json as jsons
+import re
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Optional, Union, get_args, get_origin
 import numpy as np
 import typer
 
-from ..checks import fail, number_or_text, printable
+from ..checks import client_count, fail, number_or_text, printable
 from ..simulation.settings import Settings
 from ..terminal import fitted
 from . import complete
@@ -37,6 +38,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however wide the terminal is.")]
 Target = Annotated[str, typer.Argument(autocompletion=complete.targets)]
 Which = Annotated[str, typer.Argument(autocompletion=complete.runs)]
+_LIST = re.compile(r"[-+.,ex\d ]*\d[x,][-+.,ex\d ]*", re.IGNORECASE)
+"""What is meant as a list of numbers, perhaps with a slip in it."""
 _KINDS = {"rule": "rules", "participation": "participation", "selection": "selections"}
 """Settings whose help names everything that they may be."""
 _COMPLETE: dict[str, Callable[..., Any]] = {
@@ -111,7 +114,11 @@ def _option(name: str) -> inspect.Parameter:
         sentence += f" {known(_KINDS[name])}"
     text = sentence if default in (None, {}, "") else rf"{sentence} \[default: {default}]"
     if kind is dict:
-        flag, kind, text = flag.removesuffix("s"), list[str], f"NAME=VALUE. {sentence}"
+        flag, kind, text = (
+            flag.removesuffix("s"),
+            list[str],
+            f"NAME=VALUE. {sentence}",
+        )
     elif kind is bool:
         flag = f"{flag}/--no-{name.replace('_', '-')}"
     option = typer.Option(flag, help=text, show_default=False, autocompletion=_COMPLETE.get(name))
@@ -139,9 +146,22 @@ def _value(name: str, given: Any) -> Any:
             key, equals, value = item.partition("=")
             if not equals:
                 raise fail(name, item, "must have the form NAME=VALUE")
-            pairs[key.replace("-", "_")] = number_or_text(value)
+            pairs[key.replace("-", "_")] = numbers(key, value) if _LIST.fullmatch(value) else number_or_text(value)
         return pairs
     return given
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """Read numbers, one for each client: "1,1,0.1" or "12x1,12x0.1"."""
+    values: list[float] = []
+    for part in text.split(","):
+        count, times, value = part.strip().rpartition("x")
+        try:
+            many, number = int(count) if times else 1, float(value)
+        except ValueError:
+            raise fail(option, text, 'must be numbers such as "1,1,0.1" or "12x1,12x0.1"') from None
+        values += [number] * (client_count(option, len(values) + max(many, 0), 0) - len(values))
+    return values
 
 
 def _config_from_json(name: str, text: str) -> Any:

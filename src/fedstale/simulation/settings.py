@@ -79,7 +79,8 @@ class Settings(BaseModel):
     )
     p_min: float = Field(0.1, gt=0, le=1, description="participation probability of the rare half of the clients")
     participation_options: dict[str, Any] = Field(
-        default_factory=dict, description="further options of the availability process"
+        default_factory=dict,
+        description="further options of the availability process, such as p=12x1,12x0.1 of bernoulli",
     )
     selection: str | dict[str, Any] = Field("all", description="how the server selects among available clients")
     selection_options: dict[str, Any] = Field(default_factory=dict, description="options of the selection, such as m")
