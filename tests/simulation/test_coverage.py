@@ -88,7 +88,9 @@ def test_the_rare_half_of_a_log_has_other_labels() -> None:
 
 def test_finer_groups_are_recorded_and_told() -> None:
     p = np.random.default_rng(0).permutation(np.geomspace(0.05, 1.0, 24))
-    found = fs.compare("digits", "fedavg,tempered", Bernoulli(p), rounds=4, seeds=1, quantiles=4)
+    found = fs.compare("digits", "fedavg,tempered,everybody", Bernoulli(p), rounds=4, seeds=1, quantiles=4)
+    everybody = next(run for method, runs in found.results.items() if method.everybody for run in runs.values())
+    assert {f"accuracy_quantile{k}" for k in range(1, 5)} <= set(everybody.metrics)  # the same clients as in the others
     assert "Quantiles by p: 1 (most frequent): 6 clients, p 0.521 to 1; 2: 6 clients" in found.summary()[-6]
     assert found.summary()[-2].startswith("Quantile 4 has an accuracy of: FedAvg ")
     (run,) = found.results[found.methods[0]].values()
@@ -110,8 +112,10 @@ def test_finer_groups_are_recorded_and_told() -> None:
 def test_finer_groups_need_p_and_data() -> None:
     with pytest.raises(InvalidInput, match="quantiles = 2: needs clients with data"):
         fs.simulate("quadratic", num_clients=4, rounds=2, quantiles=2)
-    with pytest.raises(InvalidInput, match="quantiles = 1"):
+    with pytest.raises(InvalidInput, match="quantiles = 1: must be from 2 to 100"):
         fs.simulate("digits", rounds=2, quantiles=1)
+    with pytest.raises(InvalidInput, match=r"quantiles = \[1, 2\]: must be a number of groups, or 24 groups from 1"):
+        fs.simulate("digits", rounds=2, quantiles=[1, 2])
     task, schedule = fs.tasks.make("digits"), TimeVarying(lambda t: np.full(24, 0.5))
     with pytest.raises(InvalidInput, match="quantiles = 2: needs p_i that have a mean"):
         fs.simulate(task, participation=schedule, rounds=2, quantiles=2, probabilities="fedau")

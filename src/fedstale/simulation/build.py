@@ -19,7 +19,7 @@ from ..tasks.defaults import RATES
 from ..tasks.label_swap import group_array
 from ..tasks.names import QUADRATIC, task_names
 from ..tasks.quadratic import Quadratic
-from .coverage import Coverage
+from .coverage import Coverage, quantiles_of
 from .history import Record
 from .interfaces import Callback, Trainer
 from .loop import Simulation
@@ -228,7 +228,7 @@ def build(
     federation = Federation(task.num_clients, trainer.num_params, weights=settings.weights, sizes=sizes)
     if isinstance(trainer, EngineTrainer) and not isinstance(task, Quadratic):
         trainer.groups = _own_groups(task, participation)
-        trainer.quantiles = _quantiles(settings, participation)
+        trainer.quantiles = quantiles_of(participation, settings.quantiles)
     coverage = Coverage.of(participation, federation.alpha())
     if isinstance(trainer, EngineTrainer) and settings.objective:
         trainer.alpha = federation.alpha()
@@ -277,17 +277,6 @@ def _own_groups(task: Task, participation: who.Participation) -> Ints | None:
     with suppress(ValueError):  # a schedule without a mean
         return np.minimum(participation.participation_groups(), 1)
     return None
-
-
-def _quantiles(settings: Settings, participation: who.Participation) -> Ints | None:
-    """The finer groups by p_i that are asked for, from 1."""
-    if settings.quantiles is None:
-        return None
-    try:
-        p = participation.availability.probabilities()
-    except ValueError:
-        raise fail("quantiles", settings.quantiles, "needs p_i that have a mean over the rounds") from None
-    return 1 + who.quantile_groups(p, settings.quantiles)
 
 
 def _note_engine(simulation: Simulation) -> None:

@@ -7,11 +7,12 @@ the metric `objective` is over all clients, `objective_covered` over those who c
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..checks import Float
+from ..checks import Float, fail
 from ..federation import Ints
 from ..participation import Participation, groups_text, quantile_groups, quantiles_text
 
@@ -66,7 +67,31 @@ class Coverage:
         warnings.warn(text, CoverageLost, stacklevel=4)
 
 
-def groups_of(participation: Participation, quantiles: int | None = None) -> str:
+def quantiles_of(participation: Participation, quantiles: int | Sequence[int] | None) -> Ints | None:
+    """Return the finer group of each client, from 1 for the most frequent, shape (N,); None where none are asked for.
+
+    Parameters
+    ----------
+    participation
+        Who shows up.
+    quantiles
+        How many groups by p_i, or the group of each client.
+    """
+    if quantiles is None:
+        return None
+    if not isinstance(quantiles, int):
+        if len(quantiles) != participation.num_clients or min(quantiles) < 1:
+            allowed = f"must be a number of groups, or {participation.num_clients} groups from 1, one for each client"
+            raise fail("quantiles", quantiles, allowed)
+        return np.array(quantiles, dtype=np.int64)
+    try:
+        p = participation.availability.probabilities()
+    except ValueError:
+        raise fail("quantiles", quantiles, "needs p_i that have a mean over the rounds") from None
+    return 1 + quantile_groups(p, quantiles)
+
+
+def groups_of(participation: Participation, quantiles: int | Sequence[int] | None = None) -> str:
     """Say who is frequent and who is rare, with sizes and ranges of p; nothing where p has no mean.
 
     Parameters
@@ -74,11 +99,13 @@ def groups_of(participation: Participation, quantiles: int | None = None) -> str
     participation
         Who shows up.
     quantiles
-        The number of finer groups to name as well; None: none.
+        The number of finer groups to name as well. None, or groups that were given: none.
     """
     try:
         p = participation.availability.probabilities()
         text = groups_text(p, participation.participation_groups())
     except ValueError:  # a schedule without a mean
         return ""
-    return text if quantiles is None else f"{text}. Quantiles by p: {quantiles_text(p, quantile_groups(p, quantiles))}"
+    if not isinstance(quantiles, int):
+        return text
+    return f"{text}. Quantiles by p: {quantiles_text(p, quantile_groups(p, quantiles))}"

@@ -17,6 +17,7 @@ from ..checks import fail, number_or_text
 from ..configs import Config
 from ..participation import Bernoulli, Participation
 from ..rules import OPTIMIZERS, RULES, Rule
+from .coverage import quantiles_of
 from .settings import Settings
 
 
@@ -63,6 +64,8 @@ class Method:
             always = Bernoulli(np.ones(participation.num_clients), labels=groups)
             asked |= {"participation": always, "p_min": 1.0, "rounds": settings.total_rounds}
             asked |= {"participation_options": {}, "selection": "all", "selection_options": {}}
+            if (finer := quantiles_of(participation, settings.quantiles)) is not None:
+                asked["quantiles"] = finer.tolist()
         return settings.replace(**asked)
 
 

@@ -29,6 +29,7 @@ WHERE = ("workers", "ray_address")
 """Settings that say where a run is computed: on another cluster it is the same run."""
 DEFAULT_TASK = "digits-mlp"
 """What is learned unless something else is asked for."""
+_MOST_QUANTILES = 100
 _MOST_STEPS = 1_000_000
 """More local steps, epochs or samples of a batch than anybody means."""
 
@@ -163,8 +164,10 @@ class Settings(BaseModel):
         True, description="record the objective Σ α_i F_i over the clients' training data with each evaluation"
     )
     train_loss: bool = Field(False, description="also record the mean training loss of every round")
-    quantiles: int | None = Field(
-        None, ge=2, le=100, description="also record how so many groups of clients by p_i fare, most frequent first"
+    quantiles: int | list[int] | None = Field(
+        None,
+        description="also record how so many groups of clients by p_i fare, most frequent first; "
+        "or the group of each client",
     )
     per_client: bool = Field(False, description="also record the accuracy of every client")
     memory_error: bool = Field(
@@ -203,6 +206,8 @@ class Settings(BaseModel):
             raise fail("p_min", self.p_min, allowed)
         if self.epochs is not None and self.local_steps is not None:
             raise fail("epochs", self.epochs, "give local_steps or epochs, not both")
+        if isinstance(self.quantiles, int) and not 2 <= self.quantiles <= _MOST_QUANTILES:
+            raise fail("quantiles", self.quantiles, f"must be from 2 to {_MOST_QUANTILES}")
         for name in (*WHERE, "gpus_per_worker"):
             if self.engine != "ray" and getattr(self, name) != type(self).model_fields[name].default:
                 raise fail(name, getattr(self, name), 'is for engine "ray" only')

@@ -112,7 +112,8 @@ def _about_the_clients(comparison: Comparison) -> list[str]:
     if (comparison.settings.participation == "two-groups" and not quantiles) or not comparison.groups:
         return []
     text = [f"Clients: {comparison.groups}."]
-    named = {f"quantile{k + 1}": f"Quantile {k + 1}" for k in range(quantiles or 0)}
+    numbers = range(1, quantiles + 1) if isinstance(quantiles, int) else sorted({*(quantiles or ())})
+    named = {f"quantile{k}": f"Quantile {k}" for k in numbers}
     for name, who in {**named, "worst_decile": "The worst tenth of the clients"}.items():
         known = {method.label: _values(comparison, method, f"accuracy_{name}") for method in comparison.results}
         told = ", ".join(f"{label} {Estimate.of(values):.1%}" for label, values in known.items() if values)
