@@ -12,7 +12,7 @@ import numpy as np
 
 from .analysis import Curve, Estimate, Style, style, styles
 from .analysis.axes import AXES, ROUND, VIRTUAL, unit
-from .analysis.metrics import TITLES, group_name, is_share
+from .analysis.metrics import is_share, metric_title
 from .analysis.palette import BROWN, GREEN, GREY, INDIGO, RED, SKY, blend
 from .checks import InvalidInput
 from .extras import missing
@@ -44,7 +44,7 @@ def plot_curves(curves: Mapping[str, Curve], metric: str, ax: Any = None, x: str
         size, title = unit(x, max(float(curve.x[-1]) if len(curve.x) else 0.0 for curve in drawn.values()))
         for (label, curve), look in zip(drawn.items(), styles(list(drawn)), strict=True):
             draw_curve(axis, label, replace(curve, x=curve.x / size), look)
-        axis.set(xlabel=title, ylabel=_metric_title(metric))
+        axis.set(xlabel=title, ylabel=metric_title(metric))
         if metric in ("excess_loss", "objective"):
             axis.set_yscale("log")
         if is_share(metric):
@@ -136,12 +136,3 @@ def line_style(look: Style) -> dict[str, Any]:
     """A style as Matplotlib takes it; dashes are in pixels of the screen, of which a line here is about 1.6 wide."""
     dashes = tuple(length / 1.6 for length in look.dashes)
     return {"color": look.colour, "linestyle": (0, dashes) if dashes else "-"}
-
-
-def _metric_title(metric: str) -> str:
-    """What a metric is called on an axis."""
-    for word, say in (("_group", group_name), ("_quantile", "quantile {} by p".format)):
-        name, found, number = metric.partition(word)
-        if found and number.isdigit():
-            return f"{TITLES.get(name, name)}, {say(int(number))}"
-    return TITLES.get(metric, metric)

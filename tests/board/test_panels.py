@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedstale.board import figures, parts
+from fedstale.analysis.metrics import metric_title
+from fedstale.board import figures, parts, run_settings
 from fedstale.board.clients import ages, probabilities
 from fedstale.board.curves import group
 from fedstale.board.filters import matching
@@ -96,6 +97,23 @@ def test_metrics_to_choose_from(source: Source) -> None:
     options = Panels(source).metrics(group([full(source)]))
     assert list(options) == ["accuracy"]
     assert list(Panels(source).metrics(chosen(source, "beta=0.5")))[:2] == ["accuracy", "test_loss"]
+
+
+def test_p_min_stands_only_where_it_says_who_comes(tmp_path: Path) -> None:
+    several: list[dict[str, Any]] = [
+        {"participation": "markov", "participation_options": {"correlation": 0.5}},
+        {"participation": "bernoulli", "participation_options": {"p": [1.0, 0.01]}, "num_clients": 2},
+        {"participation": "phones"},
+    ]
+    with Store.open(tmp_path) as store:
+        infos = [store.start(make_settings(**one).record()).info() for one in several]
+    assert [run_settings.full(info)["p_min"] for info in infos] == [0.1, None, None]
+
+
+def test_metrics_have_names_for_people() -> None:
+    assert metric_title("accuracy_quantile4") == "Test accuracy, quantile 4 by p"
+    assert metric_title("accuracy_group1") == "Test accuracy, rare clients"
+    assert metric_title("my_score") == "my_score"
 
 
 def test_long_curves_are_thinned_to_what_a_screen_shows() -> None:

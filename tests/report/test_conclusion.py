@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,13 +107,20 @@ def test_every_setting_that_matters_is_listed(tmp_path: Path) -> None:
         assert f">{name}</th>" in text
 
 
-def test_the_objective_and_the_gap_are_told_where_they_were_recorded(tmp_path: Path) -> None:
+HERE: list[dict[str, Any]] = [
+    {"p_min": 0.5},
+    {"participation": "bernoulli", "participation_options": {"p": 0.3}, "rounds": 20},
+]
+
+
+@pytest.mark.parametrize("here", HERE, ids=["two groups", "another process"])
+def test_the_objective_and_the_gap_are_told_where_they_were_recorded(here: dict[str, Any], tmp_path: Path) -> None:
     accuracy, objective = (0.95, 0.90, 0.91, 0.90), (0.30, 0.14, 0.10, 0.09)
     with Store.open(tmp_path) as store:
         for k, rule in enumerate(["fedavg", "u-fedavg", "mifa", "fedavg"]):
             for seed in range(3):
                 # As `compare` writes them: everybody in every round is p_min 1 with the number of rounds written down.
-                changes = {"p_min": 1.0, "rounds": 20} if k == 3 else {"p_min": 0.5}
+                changes = {"p_min": 1.0, "rounds": 20} if k == 3 else here
                 settings = make_settings(rule=rule, seed=seed, **changes)
                 with store.start(settings.record(), rounds_total=20) as run:
                     numbers = {"accuracy": accuracy[k] + 0.001 * seed, "objective": objective[k] + 0.001 * seed}
@@ -121,7 +129,8 @@ def test_the_objective_and_the_gap_are_told_where_they_were_recorded(tmp_path: P
         found = study(store)
         first, _ = conclusion(found)
         text = page(store, find(store, None))
-    assert found.keys == ["p_min"]  # 20 rounds by default are 20 rounds
+    assert found.keys == ["p_min"] if len(here) == 1 else ["participation", "p_min", "participation_options"]
+    assert len(here) == 1 or ">–</t" in text  # p_min does not say who comes
     assert first.startswith("By test accuracy, FedAvg is ahead of every other method by more than")
     assert first.endswith("; by the training loss over all clients, which the rules minimise, MIFA is.")
     assert "<b>0.101 ± 0.001</b>" in text

@@ -102,6 +102,8 @@ RUNS: list[dict[str, Any]] = [
         "replacement": False,
     },
     {"selection": "uniform", "selection_options": {"m": 3}, "memory": "ram:bfloat16", "schedule": "constant"},
+    {"participation": "bernoulli", "participation_options": {"p": [1.0, 0.5]}, "num_clients": 2, "quantiles": 2},
+    {"num_clients": 3, "quantiles": [1, 2, 1]},
     {"beta": {0: 0.0, 10: 1.0}, "participation": Markov([1.0, 0.5], 0.5), "probabilities": FedAUEstimator(9)},
     {"task": Quadratic.random(2, 2, 1), "rule": ServerAdam(FedStale(beta=Auto(forget=0.9)), server_lr=1.0)},
 ]

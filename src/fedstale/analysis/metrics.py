@@ -65,6 +65,15 @@ def main_metric(names: Container[str]) -> str | None:
     return next((name for name in ("accuracy", "excess_loss", "test_loss") if name in names), None)
 
 
+def metric_title(metric: str) -> str:
+    """Name a metric, as axes and choices have it."""
+    for word, say in (("_group", group_name), ("_quantile", "quantile {} by p".format)):
+        name, found, number = metric.partition(word)
+        if found and number.isdigit():
+            return f"{TITLES.get(name, name)}, {say(int(number))}"
+    return TITLES.get(metric, metric)
+
+
 def short_title(metric: str) -> str:
     """Name what runs are compared by, as headings and sentences have it."""
     return {"accuracy": "accuracy", "excess_loss": "excess loss", "test_loss": "test loss"}.get(metric, metric)

@@ -187,8 +187,11 @@ class Table:
         return sorted({cell.method for cell in self.cells}, key=method_order)
 
     def condition(self, cell: Cell, *leave_out: str) -> _Condition:
-        """The condition of a cell, but for some settings."""
-        return tuple((name, getattr(cell.settings, name)) for name in self.keys if name not in leave_out)
+        """The condition of a cell, but for some settings; p_min is None where it does not say who comes."""
+        meant = {"p_min": None} if not cell.settings.takes_p_min else {}
+        return tuple(
+            (name, meant.get(name, getattr(cell.settings, name))) for name in self.keys if name not in leave_out
+        )
 
     def by_condition(self, *leave_out: str) -> dict[str, list[Cell]]:
         """The cells by condition in words, both in order; a method of which a seed diverged has no rank and is last."""

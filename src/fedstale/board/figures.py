@@ -15,7 +15,7 @@ import numpy as np
 from ..analysis import Raster, Style
 from ..analysis.axes import unit
 from ..analysis.curve import late_range
-from ..analysis.metrics import TITLES, group_name, is_share
+from ..analysis.metrics import TITLES, group_name, is_share, metric_title
 from ..analysis.palette import BROWN, DASHES, GREEN, GREY, INDIGO, SKY
 from ..checks import Float
 from .clients import Ages, EstimatedProbabilities, some
@@ -55,7 +55,7 @@ def curves(lines: Sequence[Drawn], metric: str, axis: str, *, log: bool = False)
         traces += [_band(line, style.colour, shade)] if np.isfinite(line.error).any() else []
         traces.append(_trace(line, label, style, form))
         traces += [_cross(line, label, style.colour)] if line.ending else []
-    figure = _figure(traces, title, TITLES.get(metric, plain(metric)), f"{metric}-{axis}-{log}")
+    figure = _figure(traces, title, plain(metric_title(metric)), f"{metric}-{axis}-{log}")
     if is_share(metric):
         figure["layout"]["yaxis"] |= {"tickformat": ".1~%"} if log else _percent([line for _, _, line in lines])
     if log:

@@ -10,7 +10,7 @@ import numpy as np
 from ..analysis import diverged_text, raster
 from ..analysis.attendance import number_of_clients
 from ..analysis.axes import AXES, ROUND, VIRTUAL
-from ..analysis.metrics import TITLES, group_name, is_share, metric_text
+from ..analysis.metrics import TITLES, group_name, is_share, metric_text, metric_title
 from ..federation import Ints
 from ..store import RunInfo
 from . import clients, figures
@@ -51,7 +51,7 @@ class Panels:
         found = dict.fromkeys(name for curve in curves for info in curve.runs for name in info.summary)
         own = [name for name in found if name in _OWN_PANEL or name.endswith("_tail") or "_group" in name]
         names = [name for name in (*TITLES, *found) if name in found and name not in own]
-        return {name: TITLES.get(name, name) for name in dict.fromkeys(names)}
+        return {name: metric_title(name) for name in dict.fromkeys(names)}
 
     def axes(self, curves: Sequence[RunGroup]) -> dict[str, bool]:
         """The axes, and whether some chosen run recorded what they need; all, where nothing is chosen."""
@@ -69,7 +69,7 @@ class Panels:
         self, curves: Sequence[RunGroup], metric: str, axis: str, window: int = 1, *, log: bool | None = None
     ) -> Panel:
         """Learning curves; the y axis is linear, that of an excess loss logarithmic, unless `log` says otherwise."""
-        name = TITLES.get(metric, metric)
+        name = metric_title(metric)
         log = metric == "excess_loss" if log is None else log
         lines = self._lines(curves, metric, axis, window)
         if not lines:

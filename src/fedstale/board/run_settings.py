@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import configs
+from ..participation.registry import takes_p_min
 from ..simulation.settings import Settings, make_settings
 from ..store import RunInfo
 from ..tasks.defaults import full_name, used_rate
@@ -16,11 +17,15 @@ _IN_COLUMNS = ("p_min", "swap", "lr", "seed", "rounds")
 
 
 def full(info: RunInfo) -> dict[str, Any]:
-    """A run's config with the full name of its task and the rate it used; settings it does not have are at defaults."""
+    """A run's config with the full name of its task and the rate it used; settings it does not have are at defaults.
+
+    No p_min where it does not say who comes.
+    """
     if "task" not in info.config or "rule" not in info.config:
         return info.config
     config = {**_DEFAULTS, **info.config}
-    return {**config, "task": full_name(config["task"]), "lr": used_rate(config)}
+    p_min = config["p_min"] if takes_p_min(config["participation"], config["participation_options"]) else None
+    return {**config, "task": full_name(config["task"]), "lr": used_rate(config), "p_min": p_min}
 
 
 def value(setting: Any) -> str:

@@ -129,7 +129,7 @@ def _option(name: str) -> inspect.Parameter:
 def _plain_type(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
         parts = [part for part in get_args(annotation) if part is not type(None)]
-        return str if str in parts else parts[0]
+        return str if str in parts or len(parts) > 1 else parts[0]
     if get_origin(annotation) is not None and get_origin(annotation) is not dict:
         return str  # a Literal: pydantic names the choices
     return dict if get_origin(annotation) is dict else annotation
@@ -140,15 +140,24 @@ def _value(name: str, given: Any) -> Any:
         return _config_from_json(name, given)
     if name == "beta":
         return number_or_text(given)
+    if name == "quantiles":
+        return _option_value(name, given)
     if _plain_type(Settings.model_fields[name].annotation) is dict:
         pairs = {}
         for item in given:
             key, equals, value = item.partition("=")
             if not equals:
                 raise fail(name, item, "must have the form NAME=VALUE")
-            pairs[key.replace("-", "_")] = numbers(key, value) if _LIST.fullmatch(value) else number_or_text(value)
+            pairs[key.replace("-", "_")] = _option_value(key, value)
         return pairs
     return given
+
+
+def _option_value(key: str, text: str) -> Any:
+    """Read a number, a list of numbers or text."""
+    if text.startswith("["):
+        return _config_from_json(key, text)
+    return numbers(key, text) if _LIST.fullmatch(text) else number_or_text(text)
 
 
 def numbers(option: str, text: str) -> list[float]:

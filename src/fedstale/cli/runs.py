@@ -16,6 +16,7 @@ from ..analysis import config_label
 from ..analysis.methods import EVERYBODY
 from ..analysis.metrics import main_metric, metric_text
 from ..checks import InvalidInput, counted, fail
+from ..participation.registry import takes_p_min
 from ..terminal import make_console
 from . import complete
 from .chart import chart, spark
@@ -71,7 +72,8 @@ def list_(
         config = info.config
         # The last value before a run diverged is not what it reached.
         accuracy = None if info.diverged_in is not None else info.summary.get("accuracy")
-        p_min = f"{config.get('p_min', '')}" if config.get("participation", "two-groups") == "two-groups" else "–"
+        who = config.get("participation", "two-groups"), config.get("participation_options", {})
+        p_min = f"{config.get('p_min', '')}" if takes_p_min(*who) else "–"
         setting = (p_min, f"{config.get('swap', '')}", f"{config.get('seed', '')}")
         table.add_row(
             info.id,

@@ -11,7 +11,7 @@ from .inclusion import averaging_weights
 from .log_summary import LogSummary, summarise
 from .phones import phones, read_phones
 from .processes import Bernoulli, Correlated, Markov, Process, two_groups
-from .registry import ESTIMATORS, PROCESSES, SELECTIONS, make, make_estimator, make_selection
+from .registry import ESTIMATORS, PROCESSES, SELECTIONS, make, make_estimator, make_selection, takes_p_min
 from .selection import All, Fraction, LeastRecent, Participation, Selection, UniformSample
 from .trace import Trace
 from .varying import Breakpoints, Cyclic, TimeVarying
@@ -56,6 +56,7 @@ __all__ = [
     "quantiles_text",
     "read_phones",
     "summarise",
+    "takes_p_min",
     "two_groups",
     "wilson",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +22,9 @@ from .trace import Trace
 from .varying import Cyclic, TimeVarying
 
 T = TypeVar("T")
+
+_TWO_GROUPS = ("two-groups", "bernoulli", "markov", "correlated")
+"""Processes that are made from p_min as well."""
 
 _FLAGS = {"participation process": "--participation-option", "selection": "--selection-option"}
 """How options are given on the command line."""
@@ -60,6 +63,19 @@ def make_estimator(name: str, **options: Any) -> Estimator:
         What the estimator takes. A largest 1/p̂ is a bound around the rule: `rules.Guarded(rule, max_weight=…)`.
     """
     return _build("estimator", name, ESTIMATORS, options)
+
+
+def takes_p_min(process: object, options: Mapping[str, object]) -> bool:
+    """Whether p_min, the probability of the rare half, says who comes: not where every client has a p of its own.
+
+    Parameters
+    ----------
+    process
+        Its name; an object or its config takes none.
+    options
+        Of the process.
+    """
+    return isinstance(process, str) and process in _TWO_GROUPS and "p" not in options
 
 
 def _build(kind: str, name: str, table: dict[str, Callable[..., T]], options: dict[str, Any]) -> T:

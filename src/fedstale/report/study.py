@@ -24,12 +24,13 @@ from ..tasks.defaults import full_name
 
 WITHOUT_EFFECT = (
     *("engine", "threads", "device", "keep_freed_memory"),
-    *("evaluate_every", "per_client", "memory_error", "update_noise", "train_loss"),
+    *("evaluate_every", "quantiles", "per_client", "memory_error", "update_noise", "train_loss"),
 )
 """Settings that change how a run is done or seen, not what comes out (but for rounding)."""
 _OBJECTIVE = "objective"
 PLAIN = ("U-FedAvg", "FedStale β=0 (U-FedAvg)")
 """What corrects for absence and remembers nothing."""
+_WHO = ("participation", "participation_options", "p_min", "selection", "selection_options")
 _CURVES = 4
 """So many conditions are shown with their curves."""
 
@@ -79,9 +80,9 @@ class Study(Table):
         if cell.settings.p_min == 1.0 or not self.has_objective:
             return None
         plain = [one for one in self.cells if one.method in PLAIN and self.condition(one) == self.condition(cell)]
-        rest = self.condition(cell, "p_min")
-        full = [one for one in self.cells if one.settings.p_min == 1.0 and self.condition(one, "p_min") == rest]
-        if not plain or not full:
+        rest = self.condition(cell, *_WHO)
+        full = [one for one in self.cells if one.settings.p_min == 1.0 and self.condition(one, *_WHO) == rest]
+        if not plain or len(full) != 1:
             return None
         objectives = [by_objective(one).values for one in (plain[0], full[0], cell)]
         seeds = sorted(set.intersection(*(set(values) for values in objectives)))

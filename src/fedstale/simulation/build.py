@@ -42,7 +42,7 @@ def make_rule(settings: Settings) -> rules.Rule:
 def make_participation(settings: Settings) -> who.Participation:
     """Make availability and selection."""
     options = {"num_clients": settings.num_clients, **settings.participation_options}
-    if settings.participation in ("two-groups", "bernoulli", "markov", "correlated") and "p" not in options:
+    if settings.takes_p_min:
         options["p_min"] = settings.p_min
     if settings.participation == "phones" and options.get("kind") != "model" and "path" not in options:
         from ..tasks.phones_file import phones_file

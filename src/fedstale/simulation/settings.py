@@ -240,6 +240,11 @@ class Settings(BaseModel):
         return clock.make_server(self.server, deadline=self.deadline, **options)
 
     @property
+    def takes_p_min(self) -> bool:
+        """Whether p_min says who comes."""
+        return who.takes_p_min(self.participation, self.participation_options)
+
+    @property
     def default_rounds(self) -> int:
         """T = 10/p_min."""
         return math.ceil(10 / self.p_min - 1e-9)
