@@ -8,7 +8,7 @@ targets, so that anything written for torch can be used.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,31 @@ Loss = Callable[[Any, Any], Tensor]
 """Of (outputs, targets): the mean over the batch."""
 Metric = Callable[[Any, Any], Tensor]
 """Of (outputs, targets): one value per sample, or one for all."""
+_TAKEN = frozenset(
+    (
+        *("loss", "objective", "objective_covered", "coverage", "test_loss", "train_loss", "excess_loss", "round"),
+        *("beta", "theta", "update_norm", "update_noise", "update_bias", "combine_seconds", "p_error", "memory_error"),
+        *("participants", "staleness_mean", "staleness_max", "age_mean", "age_max", "information_age"),
+        *("server_bytes", "bytes_up", "bytes_down", "seconds", "virtual_seconds", "wasted_seconds", "late", "lost"),
+        *("left_out", "clipped", "capped", "rounds_lost", "active_clients", "anchors", "robust_changed"),
+    )
+)
+"""What runs record, and "loss", by which an evaluation knows the task's loss: a metric of that name replaces it."""
+_TAKEN_BEGINNINGS = ("accuracy_", "test_loss_", "excess_loss_", "swap_")
+"""Of the names of groups of clients and of shares of swapped labels."""
+
+
+def check_metrics(metrics: Mapping[str, Metric]) -> None:
+    """Refuse metrics that are no functions by name, and names that are taken."""
+    if not isinstance(metrics, Mapping):
+        raise fail("metrics", type(metrics).__name__, 'must be functions by name, such as {"mae": mean_absolute_error}')
+    for metric, function in metrics.items():
+        if not isinstance(metric, str) or not metric.isidentifier():
+            raise fail("metrics", metric, "must be a name of letters and digits")
+        if metric in _TAKEN or metric.startswith(_TAKEN_BEGINNINGS):
+            raise fail("metrics", metric, "is the name of something that runs record: choose another one")
+        if not callable(function):
+            raise fail(f"metrics[{metric!r}]", function, "must be a function of (outputs, targets)")
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from . import arrays
 from .client_data import ClientData, gather, single
 from .label_swap import group_array
 from .samples import Fields, read_samples
-from .scores import Loss, Metric, accuracy, first_rows, try_out
+from .scores import Loss, Metric, accuracy, check_metrics, first_rows, try_out
 
 __all__ = ["ClientData", "Loss", "Task", "build_model"]
 
@@ -57,7 +57,7 @@ class Task:
     metrics
         What else is measured on test data, by name: functions of (outputs, targets) that return one value per sample,
         or one for all samples of a client. One that is called "accuracy" is what methods are compared by; without one
-        they are compared by the test loss.
+        they are compared by the test loss. The names of what every run records are taken.
     optimizer
         The clients' optimiser where the settings name none: a name such as "adam", or a function of (parameters, lr)
         that makes one.
@@ -90,13 +90,13 @@ class Task:
         if empty.size:
             raise fail(f"train[{empty[0]}]", "no samples", "every client needs at least one training sample")
         object.__setattr__(self, "groups", group_array(self.groups, n))
+        check_metrics(self.metrics)
         if self.num_classes is not None:
             positive_int("num_classes", self.num_classes)
             for split in (self.train, self.test):
                 _check_classes(split, self.num_classes)
             if "accuracy" not in self.metrics:
                 object.__setattr__(self, "metrics", {"accuracy": accuracy, **self.metrics})
-        _check_metrics(self.metrics)
         if self.client_names and len(self.client_names) != n:
             raise fail("client_names", f"{len(self.client_names)} names", f"must be one for each of {n} clients")
         number("default_lr", self.default_lr, 0.0, open_low=True)
@@ -278,11 +278,3 @@ def _check_classes(split: ClientData, num_classes: int) -> None:
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
         allowed = f"classes must lie in 0 … {num_classes - 1}"
         raise fail("y", f"classes {int(y.min())} … {int(y.max())}", allowed)
-
-
-def _check_metrics(metrics: Mapping[str, Metric]) -> None:
-    for metric, function in metrics.items():
-        if not metric.isidentifier() or metric in ("test_loss", "train_loss", "objective", "seconds", "participants"):
-            raise fail("metrics", metric, "must be a name of letters and digits that no other metric has")
-        if not callable(function):
-            raise fail(f"metrics[{metric!r}]", function, "must be a function of (outputs, targets)")
