@@ -175,7 +175,7 @@ def _named(value: Any) -> dict[str, Config]:
     if kind is value:
         return named
     if hasattr(value, "fingerprint"):  # a task with data
-        return {**named, "text": str(value.name), "values": {"fingerprint": value.fingerprint()}}
+        return {**named, "text": str(value.name), "values": {"fingerprint": value.fingerprint(), **value.learning()}}
     named_itself = isinstance(value, rules.Rule) and "name" in vars(type(value))  # and has not inherited a name
     shown = _own_rule(value) if named_itself else " ".join(repr(value).split())
     shown = re.sub(r" at 0x[0-9a-f]+", "", shown)

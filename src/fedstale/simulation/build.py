@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,10 +17,9 @@ from ..checks import InvalidInput, fail, unknown
 from ..federation import Federation, Ints
 from ..state import State
 from ..tasks.defaults import RATES
-from ..tasks.label_swap import group_array
 from ..tasks.names import QUADRATIC, task_names
 from ..tasks.quadratic import Quadratic
-from .coverage import Coverage, quantiles_of
+from .coverage import Coverage, quantiles_of, rounds_of_a_day
 from .history import Record
 from .interfaces import Callback, Trainer
 from .loop import Simulation
@@ -68,13 +68,16 @@ def check_length(settings: Settings, participation: who.Participation) -> None:
 
 
 def make_estimator(settings: Settings, participation: who.Participation) -> who.Estimator:
-    """Make the source of the p_i; the known ones are those of the participation process."""
+    """Make the source of the p_i; known ones are those of the participation process, a day is as long as there."""
     if not isinstance(settings.probabilities, str):
         made: who.Estimator = configs.from_config(settings.probabilities, "probabilities")
         return made
     if settings.probabilities == "known":
         return who.KnownProbabilities.of(participation)
-    return who.make_estimator(settings.probabilities)
+    own: dict[str, Any] = {}
+    if settings.probabilities == "daily" and (day := rounds_of_a_day(participation)) is not None:
+        own = {"period": day, "bins": min(day, who.DailyFrequency.bins)}
+    return who.make_estimator(settings.probabilities, **own)
 
 
 def make_task(settings: Settings, participation: who.Participation, *, progress: bool = True) -> Task | Quadratic:
@@ -118,7 +121,8 @@ def make_devices(settings: Settings, *, progress: bool = True) -> clock.Devices:
 
 def make_local_training(settings: Settings, task: Task) -> training.LocalTraining:
     """Make the hyper-parameters of local training; what the settings leave open is the task's."""
-    if settings.batch_size and settings.replacement is None and settings.batch_size > task.train.sizes.min():
+    whole = settings.batch_size and settings.epochs is None and settings.replacement is None
+    if whole and settings.batch_size > task.train.sizes.min():
         poorest = int(np.argmin(task.train.sizes))
         allowed = (
             f"client {poorest} has only {task.train.sizes[poorest]} samples: use a smaller batch, or set replacement"
@@ -138,6 +142,17 @@ def make_local_training(settings: Settings, task: Task) -> training.LocalTrainin
         clip_gradient=settings.clip_gradient,
         **options,
     )
+
+
+def check_local(rule: rules.Rule, local: training.LocalTraining) -> None:
+    """Refuse a rule that changes the steps of plain SGD for clients that take others; else the first round would."""
+    if local.plain:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asked = rule.local(rule.init(Federation(2, 1)), np.arange(1))
+    if asked is not None and (asked.recursive or asked.linear is not None) and not asked.gradient:
+        raise fail("rule", rule.name, "corrects steps of plain sgd: not with another optimizer or with clip_gradient")
 
 
 def _make_trainer(settings: Settings, task: Task | Quadratic, engine: str | None = None) -> Trainer:
@@ -206,7 +221,10 @@ def build(
     check_length(settings, participation)
     rule = make_rule(settings) if rule is None else rules.guard(rule, settings.clip_norm, settings.max_weight)
     estimator = make_estimator(settings, participation) if estimator is None else estimator
-    task = task if task is not None else make_task(settings, participation, progress=progress)
+    if task is None:
+        task = make_task(settings, participation, progress=progress)
+    else:
+        _check_own_task(settings)
     if task.num_clients != participation.num_clients:
         raise fail("participation", f"{participation.num_clients} clients", f"the task has {task.num_clients}")
     memory = settings.memory
@@ -219,6 +237,8 @@ def build(
         raise fail("per_client", True, f"records accuracies, and the task {task.name} has none")
     if settings.quantiles is not None and isinstance(task, Quadratic):
         raise fail("quantiles", settings.quantiles, "needs clients with data: a quadratic has one objective for all")
+    if not isinstance(task, Quadratic):
+        check_local(rule, make_local_training(settings, task))
     trainer = _make_trainer(settings, task, None if state is None else state.notes.get(_ENGINE))
     if state is not None and state.federation.num_params != trainer.num_params:
         raise InvalidInput(
@@ -270,9 +290,19 @@ def build(
     return simulation
 
 
+def _check_own_task(settings: Settings) -> None:
+    """Refuse settings that say how a data set is shared out where the task is an object: its data are shared out."""
+    if isinstance(settings.task, str):  # the task of these settings, made before
+        return
+    for name in ("share", "partition", "partition_options", "swap"):
+        given = getattr(settings, name)
+        if given != type(settings).model_fields[name].get_default(call_default_factory=True):
+            raise fail(name, given, "is for data sets by name: this task has data of its own, as they are")
+
+
 def _own_groups(task: Task, participation: who.Participation) -> Ints | None:
-    """Who is frequent and who is rare, for a task whose groups are just the two halves of its list of clients."""
-    if not np.array_equal(task.groups, group_array(None, task.num_clients)):
+    """Who is frequent and who is rare, for a task whose groups nobody chose."""
+    if task.groups_given:
         return None
     with suppress(ValueError):  # a schedule without a mean
         return np.minimum(participation.participation_groups(), 1)

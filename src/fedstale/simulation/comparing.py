@@ -13,10 +13,11 @@ from ..analysis.metrics import metric_text
 from ..checks import fail, positive_int
 from ..interrupts import postponed
 from ..participation import Participation, Process
+from ..rules import Rule
 from ..state import State
 from ..tasks.quadratic import Quadratic
 from ..terminal import Bar, make_bar, shows_progress
-from .build import build, check_length, make_participation, make_task
+from .build import build, check_length, check_local, make_local_training, make_participation, make_rule, make_task
 from .comparison import Comparison
 from .coverage import groups_of
 from .history import Record, RoundsInStore
@@ -125,11 +126,13 @@ def compare_settings(
     participation = _participation(settings, given or {})
     check_length(settings, participation)
     comparison = Comparison(settings, tuple(asked), every, groups=groups_of(participation, settings.quantiles))
-    for method in asked:  # a method that cannot run is told before any runs
+    for method in asked:  # settings that contradict each other are told before any data are fetched
         method.applied(settings, participation)
     with _opened(store) as opened, _progress(comparison, progress) as watch:
         for seed in every:
             setting = _Setting.of(settings.replace(seed=seed), given or {})
+            if seed == settings.seed:
+                setting.check(asked)
             for method in asked:
                 watching = [*callbacks(method, seed), *watch.callbacks(method, seed)]
                 found = setting.run(method, watching, opened)
@@ -153,6 +156,14 @@ class _Setting:
         participation = _participation(settings, given)
         task = given.get("task") or make_task(settings, participation)
         return cls(settings, participation, task, given)
+
+    def check(self, asked: Sequence[Method]) -> None:
+        """Refuse a method that cannot run, before any runs."""
+        for method in asked:
+            settings = method.applied(self.settings, self.participation)
+            if not isinstance(self.task, Quadratic):
+                rule = method.rule if isinstance(method.rule, Rule) else make_rule(settings)
+                check_local(rule, make_local_training(settings, self.task))
 
     def run(self, method: Method, callbacks: Sequence[Callback], store: Store | None) -> Result:
         """Run a method, or read its run from the store; what "fastest" chose once serves all methods."""

@@ -12,9 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..checks import Float, fail
+from ..checks import Float, InvalidInput, fail
 from ..federation import Ints
-from ..participation import Participation, groups_text, quantile_groups, quantiles_text
+from ..participation import (
+    Bootstrap,
+    Cyclic,
+    DailyMarkov,
+    Participation,
+    Trace,
+    groups_text,
+    quantile_groups,
+    quantiles_text,
+)
 
 
 class CoverageLost(UserWarning):
@@ -41,12 +50,16 @@ class Coverage:
 
     @classmethod
     def of(cls, participation: Participation, alpha: Float) -> Coverage | None:
-        """Look who never comes; None where everybody does, or where it is not known."""
+        """Look who never comes; None where everybody does, or where it is not known. Somebody must come."""
         try:
             p = participation.availability.probabilities()
         except ValueError:  # a schedule without a mean
             return None
         never = np.flatnonzero(p == 0.0)
+        if never.size == p.size:
+            raise InvalidInput(
+                f"participation: none of the {p.size} clients ever comes: there is nothing to learn from"
+            )
         comes = np.where(p > 0.0, alpha, 0.0)
         return cls(never, float(comes.sum()), comes / comes.sum()) if never.size and comes.sum() > 0.0 else None
 
@@ -65,6 +78,14 @@ class Coverage:
         else:
             text += f"Losses are over all {n} clients"
         warnings.warn(text, CoverageLost, stacklevel=4)
+
+
+def rounds_of_a_day(participation: Participation) -> int | None:
+    """Return how many rounds a day has, where the process knows it."""
+    process = participation.availability
+    if isinstance(process, Trace):
+        return process.rounds_per_day
+    return process.period if isinstance(process, (Bootstrap, Cyclic, DailyMarkov)) else None
 
 
 def quantiles_of(participation: Participation, quantiles: int | Sequence[int] | None) -> Ints | None:

@@ -301,7 +301,11 @@ class Simulation:
             self.coverage.warn(objective=getattr(self.trainer, "alpha", None) is not None)
         if self.rule.caveat:
             with suppress(ValueError):  # a selection whose probabilities have no closed form
-                p = np.broadcast_to(self.participation.known(self.state.round), self.federation.num_clients)
+                try:
+                    p = self.participation.probabilities()
+                except ValueError:  # a schedule without a mean
+                    p = self.participation.known(self.state.round)
+                p = np.broadcast_to(p, self.federation.num_clients)
                 warn_if_uncovered(self.rule.name, self.rule.caveat, p, of_all=True)
 
     @contextmanager

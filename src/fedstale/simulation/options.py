@@ -7,7 +7,7 @@ with the defaults of `Settings`. A test holds the two together.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from .settings import Settings
@@ -73,7 +73,7 @@ class RunOptions(TypedDict, total=False):
     evaluate_every: int | None
     objective: bool
     train_loss: bool
-    quantiles: int | Sequence[int] | None
+    quantiles: int | list[int] | None
     per_client: bool
     memory_error: bool
     update_noise: int

@@ -160,6 +160,7 @@ def make(
         loss=functional.cross_entropy,
         num_classes=10,
         groups=second,
+        groups_given=groups is not None,
         default_lr=recipe.default_lr,
         lr_grid=recipe.lr_grid,
         batch_size=recipe.batch_size,

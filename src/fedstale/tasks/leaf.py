@@ -52,6 +52,7 @@ def femnist(folder: str | Path, *, num_clients: int | None = None, groups: Any =
         loss=functional.cross_entropy,
         num_classes=_CLASSES,
         groups=group_array(groups, len(writers)),
+        groups_given=groups is not None,
         batch_size=32,
         client_names=tuple(writers),
     )

@@ -85,6 +85,7 @@ class NaturalRecipe:
             loss=self.loss,
             num_classes=self.num_classes,
             groups=second,
+            groups_given=groups is not None,
             default_lr=self.default_lr,
             lr_grid=self.lr_grid,
             batch_size=self.batch_size,

@@ -6,6 +6,7 @@ The objective is F = Σ α_i F_i (Eq. 1 of the paper), F_i the mean loss over cl
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -63,6 +64,8 @@ class Task:
         that makes one.
     client_names
         What the clients are called, where they have names; the position is the client's index.
+    groups_given
+        Whether the groups were chosen; where they were not, a run reports the clients by how often they come.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Task:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     optimizer: str | Callable[..., torch.optim.Optimizer] = "sgd"
     client_names: tuple[str, ...] = ()
+    groups_given: bool = True
 
     def __post_init__(self) -> None:
         n = self.train.num_clients
@@ -128,6 +132,19 @@ class Task:
         found = hashlib.sha256(self.train.fingerprint() + self.test.fingerprint() + self.groups.tobytes())
         return found.hexdigest()
 
+    def learning(self) -> dict[str, str]:
+        """Say how it is learned, as far as that can be written down: to notice another model, loss or rate."""
+        made = self.build(0)
+        state = hashlib.sha256(repr(made).encode())
+        for name, values in made.state_dict().items():
+            flat = values.detach().cpu().reshape(-1).contiguous()
+            state.update(name.encode() + flat.view(torch.uint8).numpy().tobytes())
+        found: dict[str, Any] = {"model": state.hexdigest(), "num_classes": self.num_classes}
+        found |= {"loss": _called(self.loss), "optimizer": _called(self.optimizer)}
+        found |= {"metrics": {name: _called(metric) for name, metric in sorted(self.metrics.items())}}
+        found |= {name: getattr(self, name) for name in ("default_lr", "batch_size", "local_steps")}
+        return {name: str(value) for name, value in found.items()}
+
     def build(self, seed: int = 0) -> nn.Module:
         """Make the untrained model; the same seed gives the same parameters, and torch's own state is left alone."""
         return build_model(self.model, seed)
@@ -163,7 +180,7 @@ class Task:
         num_classes
             Default: what the model puts out, where targets are integers, one per sample, and outputs are scores.
         groups
-            As in `Task`; default: the second half of the clients is group 1.
+            As in `Task`; default: in a run the rare clients are group 1.
         inputs, target
             Of samples that are dicts: the names of the inputs (default: all others) and of the target (default: the one
             that is called "y", "label", "labels", "target" or "targets"). A model with several inputs gets them as
@@ -257,7 +274,15 @@ class Task:
         scores = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
         if num_classes is None and classes and scores:
             num_classes = outputs.shape[1]
-        return cls(name, train, test, model, loss, num_classes, group_array(groups, train.num_clients), **options)
+        own = {"groups_given": groups is not None, **options}
+        return cls(name, train, test, model, loss, num_classes, group_array(groups, train.num_clients), **own)
+
+
+def _called(value: Any) -> str:
+    """The name of a function, or an object in its own words, without its place in memory."""
+    if isinstance(value, str):
+        return value.lower()
+    return str(getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(value)))
 
 
 def build_model(model: Callable[[], nn.Module], seed: int) -> nn.Module:
