@@ -13,18 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedstale as fs
-from fedstale.advice import (
-    _NEGLIGIBLE,
-    _WORTH,
-    Advice,
-    MeasuredCorrelation,
-    MeasuredGain,
-    PilotedRule,
-    advise,
-    size_text,
-)
+from fedstale.advice import _NEGLIGIBLE, _WORTH, Advice, advise
+from fedstale.advice_words import size_text
 from fedstale.analysis import Estimate
 from fedstale.checks import InvalidInput
+from fedstale.measured import MeasuredCorrelation, MeasuredGain, PilotedRule
 from fedstale.participation import Bernoulli, Trace
 from fedstale.simulation.pilot import _Runs, run_pilot, stored_pilot
 from tests.command_line import ok

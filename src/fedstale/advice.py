@@ -24,16 +24,15 @@ bother.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import rules, theory
-from .analysis import Estimate
+from . import theory
+from .advice_words import measured_reason, measured_sentence, percent_text, range_text, size_text, unbiased_sentence
 from .checks import Float, counted, fail, number, positive_int, vector
+from .measured import MeasuredCorrelation, MeasuredGain, Verdict
 
-_Verdict = Literal["keep", "do not bother", "cannot tell"]
 _WORTH = 0.1
 """Share of the noise that a memory must take away to be worth its bytes."""
 _NEGLIGIBLE = 1e-3
@@ -43,83 +42,6 @@ _UNKNOWN = (0.1, 0.3, 0.5, 0.7, 0.9)
 _SAME = 1.01
 """Ratio of the largest to the smallest p up to which plain averaging is unbiased enough."""
 _PAPER_MODEL = 421_642
-
-
-@dataclass(frozen=True)
-class MeasuredCorrelation:
-    """The correlation of stored updates with the next ones, as a pilot measured it.
-
-    Attributes
-    ----------
-    correlation, error
-        c and its standard error.
-    alike
-        κ, the mean cosine between the updates of two clients in a round; None where it was not measured.
-    source
-        Where it was measured, in words.
-    """
-
-    correlation: float
-    error: float
-    alike: float | None
-    source: str
-
-
-@dataclass(frozen=True)
-class PilotedRule:
-    """A rule in a pilot.
-
-    Attributes
-    ----------
-    rule
-        Its name.
-    tried
-        The objective by rate, on the seeds for choosing; NaN where one of them diverged.
-    rate
-        The best of them.
-    objective
-        At that rate, on the seeds for judging.
-    """
-
-    rule: str
-    tried: dict[float, float]
-    rate: float
-    objective: Estimate
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether the best rate is the smallest or the largest that was tried: it is not tuned then."""
-        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
-
-
-@dataclass(frozen=True)
-class MeasuredGain:
-    """What a memory was worth in a pilot: the default rule against U-FedAvg, on the same participants and batches.
-
-    Attributes
-    ----------
-    plain, memory
-        U-FedAvg and the default rule, each at its own best rate.
-    gain
-        How much lower the objective of the default rule is, over the seeds for judging.
-    source
-        What was run, in words.
-    """
-
-    plain: PilotedRule
-    memory: PilotedRule
-    gain: Estimate
-    source: str
-
-    @property
-    def verdict(self) -> _Verdict:
-        """Whether the default rule is ahead beyond the error; a rule that diverged is behind one that did not."""
-        lost = bool(self.plain.objective.diverged), bool(self.memory.objective.diverged)
-        if lost[0] != lost[1]:
-            return "keep" if lost[0] else "do not bother"
-        if not self.gain.decided or self.plain.at_edge or self.memory.at_edge:
-            return "cannot tell"
-        return "keep" if self.gain.mean > 0.0 else "do not bother"
 
 
 @dataclass(frozen=True)
@@ -183,7 +105,7 @@ class Advice:
     theory_beta: dict[float, float]
     num_params: int
     storage: dict[str, int]
-    verdict: _Verdict
+    verdict: Verdict
     rule: str
     beta: str | None
     reason: str
@@ -233,19 +155,19 @@ def advise(
     storage = {"float32": 4 * chance.size * num_params, "bfloat16": 2 * chance.size * num_params}
     largest = max(noise, noise_together or 0.0)
     memory = f"{size_text(storage['float32'])} ({counted(chance.size, 'client')} × {num_params:,} parameters × 4 bytes)"
-    verdict: _Verdict = "do not bother"
+    verdict: Verdict = "do not bother"
     reason, beta = _quiet(largest), None
     if reason is not None:
         rule = _without_memory(chance)
         sentence = f'Do not bother to keep stale updates: {reason}. Take rule "{rule}", and save {memory}.'
     elif gain is not None:
-        verdict, reason = gain.verdict, _measured_reason(gain)
+        verdict, reason = gain.verdict, measured_reason(gain)
         rule = gain.plain.rule if verdict == "do not bother" else gain.memory.rule
-        sentence = _measured_sentence(verdict, reason, gain, memory)
+        sentence = measured_sentence(verdict, reason, gain, memory)
     else:
         verdict, reason = _verdict(table, seen, correlation)
         rule, beta = ("fedstale", "auto") if verdict != "do not bother" else (_without_memory(chance), None)
-        sentence = _sentence(verdict, reason, rule, memory)
+        sentence = unbiased_sentence(verdict, reason, rule, memory)
     return Advice(
         num_clients=chance.size,
         never=int(every.size - chance.size),
@@ -269,12 +191,6 @@ def advise(
         reason=reason,
         sentence=sentence,
     )
-
-
-def size_text(size: float) -> str:
-    """Bytes in words: 12 MB, 1.2 GB."""
-    unit = next((unit for unit in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= unit[1]), ("B", 1.0))
-    return f"{size / unit[1]:.3g} {unit[0]}"
 
 
 def _seen(p: Float, rounds: int) -> float:
@@ -318,31 +234,15 @@ def _quiet(noise: float) -> str | None:
     return None
 
 
-def _measured_reason(gain: MeasuredGain) -> str:
-    both = gain.memory, gain.plain
-    edges = [" (at the edge of those tried)" if one.at_edge else "" for one in both]
-    named = [f'"{one.rule}" at rate {one.rate:.3g}{edge}' for one, edge in zip(both, edges, strict=True)]
-    ends = [f"{name} {_end(one.objective)}" for name, one in zip(named, both, strict=True)]
-    apart = ""
-    if not np.isnan(gain.gain.mean):
-        size = Estimate(abs(gain.gain.mean), gain.gain.error)
-        errors = "more than" if gain.gain.decided else "not more than"
-        apart = f": {size:.3g} {'lower' if gain.gain.mean > 0.0 else 'higher'}, {errors} twice its error"
-    return f"in the pilot {ends[0]}, {ends[1]}{apart}"
-
-
-def _end(objective: Estimate) -> str:
-    return f"{objective:.3g}" if objective.diverged else f"ends with an objective of {objective:.3g}"
-
-
 def _verdict(
     table: tuple[_ExpectedNoise, ...], seen: float, correlation: float | MeasuredCorrelation | None
-) -> tuple[_Verdict, str]:
+) -> tuple[Verdict, str]:
     """Read the answer about the unbiased rules off the table, and say why."""
     gains = [1.0 - line.fedstale for line in table]
     least, most = min(gains), max(gains)
     known = "measured" if isinstance(correlation, MeasuredCorrelation) else "assumed"
     best = max(table, key=lambda line: -line.fedstale)
+    reach = range_text(line.correlation for line in table)
     if most < _WORTH:
         if correlation is None:
             return "do not bother", (
@@ -350,13 +250,13 @@ def _verdict(
                 f"noise: {1 - seen:.0%} of it is due to clients that were not seen before"
             )
         return "do not bother", (
-            f"with the {known} correlation ({_range(table)}) a memory takes away {_percent(least, most)} of the noise, "
+            f"with the {known} correlation ({reach}) a memory takes away {percent_text(least, most)} of the noise, "
             f"less than {_WORTH:.0%}"
         )
     if least >= _WORTH:
         return "keep", (
-            f"with the {known} correlation ({_range(table)}) a memory takes away {_percent(least, most)} of the noise, "
-            f"at β = {_betas(table)}"
+            f"with the {known} correlation ({reach}) a memory takes away {percent_text(least, most)} of the noise, "
+            f"at β = {range_text(line.beta for line in table)}"
         )
     limit = (_WORTH / seen) ** 0.5
     if correlation is None:
@@ -365,52 +265,6 @@ def _verdict(
             "does not say; a pilot does (--pilot TASK)"
         )
     return "cannot tell", (
-        f"the {known} correlation ({_range(table)}) is too uncertain: a memory pays from {limit:.2f} on, and here "
-        f"takes away {_percent(least, most)} of the noise; a longer pilot tells more"
-    )
-
-
-def _range(table: tuple[_ExpectedNoise, ...]) -> str:
-    values = sorted({round(line.correlation, 2) for line in table})
-    return f"{values[0]:.2f}" if len(values) == 1 else f"{values[0]:.2f} to {values[-1]:.2f}"
-
-
-def _betas(table: tuple[_ExpectedNoise, ...]) -> str:
-    values = sorted({round(line.beta, 2) for line in table})
-    return f"{values[0]:.2f}" if len(values) == 1 else f"{values[0]:.2f} to {values[-1]:.2f}"
-
-
-def _percent(least: float, most: float) -> str:
-    low, high = f"{least:.0%}", f"{most:.0%}"
-    return low if low == high else f"{low} to {high}"
-
-
-def _sentence(verdict: _Verdict, reason: str, rule: str, memory: str) -> str:
-    """Put the answer about the unbiased rules into words."""
-    if verdict == "keep":
-        return (
-            f'Keep stale updates: {reason}. Take rule "{rule}" with beta "auto"; the memory costs {memory}. The '
-            f'default rule, "{rules.DEFAULT}", keeps the same memory and trades a little bias for less noise.'
-        )
-    if verdict == "do not bother":
-        return (
-            f'Do not bother to keep stale updates with an unbiased rule: {reason}. Of these rules take "{rule}", and '
-            f'save {memory}. The default rule, "{rules.DEFAULT}", is biased and not in the table: a pilot compares it '
-            "with U-FedAvg (--pilot TASK)."
-        )
-    return (
-        f'Cannot tell whether stale updates are worth keeping: {reason}. Until then rule "{rule}" with beta "auto" is '
-        f"safe (β goes to 0 where the memory misleads); it costs {memory}."
-    )
-
-
-def _measured_sentence(verdict: _Verdict, reason: str, gain: MeasuredGain, memory: str) -> str:
-    keeping, without = gain.memory.rule, gain.plain.rule
-    if verdict == "keep":
-        return f'Keep stale updates: {reason}. Take rule "{keeping}"; the memory costs {memory}.'
-    if verdict == "do not bother":
-        return f'Do not bother to keep stale updates: {reason}. Take rule "{without}", and save {memory}.'
-    return (
-        f"Cannot tell whether stale updates are worth keeping: {reason}. More rounds and seeds tell more (fedstale "
-        f'compare). Until then "{keeping}" costs {memory}, "{without}" nothing.'
+        f"the {known} correlation ({reach}) is too uncertain: a memory pays from {limit:.2f} on, and here "
+        f"takes away {percent_text(least, most)} of the noise; a longer pilot tells more"
     )

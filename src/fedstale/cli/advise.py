@@ -14,7 +14,8 @@ from ..terminal import make_console
 from .options import Json, numbers, print_json
 
 if TYPE_CHECKING:
-    from ..advice import Advice, MeasuredCorrelation, MeasuredGain
+    from ..advice import Advice
+    from ..measured import MeasuredCorrelation, MeasuredGain
     from ..participation import Trace
 
 _SHOWN = 24
@@ -151,7 +152,7 @@ def _measured(
 def _show(
     advice: Advice, trace: Trace | None, chance: Float, measured: MeasuredCorrelation | None, *, model: bool
 ) -> None:
-    from ..advice import size_text
+    from ..advice_words import size_text
     from ..participation.groups import groups_text, halves, quantile_groups, quantiles_text
 
     console = make_console()

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import rules
-from ..advice import MeasuredCorrelation, MeasuredGain, PilotedRule
 from ..analysis import Estimate
 from ..checks import Float, NonFinite, fail, unknown
 from ..federation import Ints
+from ..measured import MeasuredCorrelation, MeasuredGain, PilotedRule
 from ..participation import Bernoulli, Participation, Process, Trace
 from ..randomness import generator
 from ..tasks.defaults import CLIENTS, RATES, full_name
