@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+import fedstale as fs
 from fedstale.checks import InvalidInput, UnknownName
 from fedstale.tasks import ClientData, Task, data, make, names
 from fedstale.tasks.catalogue import _IMAGES, TASKS
@@ -130,6 +131,20 @@ def test_building_is_deterministic_and_leaves_torch_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
+
+
+def test_a_model_that_is_handed_out_again_and_again_stays_as_it_is() -> None:
+    """The way to start from pretrained weights: `model_state` wrote into them, and the next run began with its end."""
+    net = nn.Linear(2, 3)
+    before = {name: values.clone() for name, values in net.state_dict().items()}
+    samples = [(np.eye(2), np.array([0, 2]))] * 2
+    task = Task.from_datasets(lambda: net, functional.cross_entropy, samples, samples, batch_size=2)
+    first = fs.simulate(task, "fedavg", p_min=1.0, rounds=2, lr=0.5, progress=False)
+    learned = first.model_state()
+    assert all(torch.equal(before[name], values) for name, values in net.state_dict().items())
+    assert not torch.equal(learned["weight"], before["weight"])
+    again = fs.simulate(task, "fedavg", p_min=1.0, rounds=2, lr=0.5, progress=False)
+    np.testing.assert_array_equal(again.model, first.model)
 
 
 def test_other_partitions_reach_the_training_split_only() -> None:

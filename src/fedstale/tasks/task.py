@@ -5,6 +5,7 @@ The objective is F = Σ α_i F_i (Eq. 1 of the paper), F_i the mean loss over cl
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -292,7 +293,8 @@ def build_model(model: Callable[[], nn.Module], seed: int) -> nn.Module:
         raise fail("model", type(model).__name__, allowed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, "model").integers(2**63)))
-        return model()
+        # A function may return the same model every time, such as a pretrained one: nothing is written into that.
+        return copy.deepcopy(model())
 
 
 def _check_classes(split: ClientData, num_classes: int) -> None:
