@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 import fedstale as fs
 from fedstale.analysis import metrics as shown
 from fedstale.checks import InvalidInput
+from fedstale.tasks import accuracy, mean_absolute_error, sequence_cross_entropy
 
 X, Y, IDS = np.random.default_rng(3).normal(size=(40, 3)), np.arange(40) % 2, np.arange(40) % 4
 
@@ -56,3 +59,35 @@ def test_metrics_that_are_no_functions_by_name_are_one_clear_line(metrics: Any, 
     with pytest.raises(InvalidInput, match=told) as caught:
         fs.Task.from_arrays(X, Y, IDS, metrics=metrics)
     assert "\n" not in str(caught.value)
+
+
+def test_places_without_a_class_are_left_out_of_the_accuracy_as_of_the_loss() -> None:
+    """A perfect model had an accuracy of 0.5 where half of the places were padding."""
+    ids = np.random.default_rng(0).integers(5, size=(60, 6))
+    y = ids.copy()
+    y[:, 3:] = -100
+    y[:, 4] = np.where(np.arange(60) % 2, (ids[:, 4] + 1) % 5, -100)  # 30 wrong ones of 210
+
+    def perfect() -> nn.Module:
+        model = nn.Embedding(5, 5)
+        model.weight.data = 10 * torch.eye(5)
+        return model
+
+    data = [(ids[k::3], y[k::3]) for k in range(3)]
+    task = fs.Task.from_datasets(perfect, sequence_cross_entropy, data, data, metrics={"accuracy": accuracy})
+    seen = fs.training.make(task, fs.training.LocalTraining(lr=0.1))
+    assert seen.evaluate(seen.initial).accuracy == pytest.approx(180 / 210)
+    few = torch.tensor(y[:2])
+    assert float(accuracy(perfect()(torch.tensor(ids[:2])), few)) == pytest.approx(6 / 7)
+
+
+def test_targets_of_another_shape_are_not_spread_over_all_samples() -> None:
+    """Outputs (n, 1) and targets (n,) gave (n, n) errors; classes (n, 1) an accuracy over all pairs."""
+    model = lambda: nn.Linear(3, 1)  # noqa: E731
+    loss = lambda outputs, y: functional.mse_loss(outputs.squeeze(1), y)  # noqa: E731
+    task = fs.Task.from_arrays(X, X[:, 0], IDS, model=model, loss=loss, metrics={"mae": mean_absolute_error})
+    told = r"metrics = 'mae': cannot be computed: targets = 'shape \(2,\)': must be of shape \(2, 1\)"
+    with pytest.raises(InvalidInput, match=told):
+        fs.simulate(task, rounds=1)
+    with pytest.raises(InvalidInput, match=r"classes = 'shape \(4, 1\)': must be of shape \(4,\)"):
+        accuracy(torch.eye(4), torch.arange(4)[:, None])

@@ -22,6 +22,8 @@ Loss = Callable[[Any, Any], Tensor]
 """Of (outputs, targets): the mean over the batch."""
 Metric = Callable[[Any, Any], Tensor]
 """Of (outputs, targets): one value per sample, or one for all."""
+_LEFT_OUT = -100
+"""What torch's cross-entropy takes for a place that has no class."""
 _TAKEN = frozenset(
     (
         *("loss", "objective", "objective_covered", "coverage", "test_loss", "train_loss", "excess_loss", "round"),
@@ -50,8 +52,14 @@ def check_metrics(metrics: Mapping[str, Metric]) -> None:
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Whether the largest of the last dimension is the class: scores (n, …, C), classes (n, …)."""
-    return (outputs.argmax(dim=-1) == y).float()
+    """Whether the largest of the last dimension is the class: scores (n, …, C), classes (n, …).
+
+    Where there are places of class −100, the share of all others, as `sequence_cross_entropy` leaves them out.
+    """
+    _same_shape("classes", outputs.shape[:-1], y)
+    right = (outputs.argmax(dim=-1) == y).float()
+    counted = y != _LEFT_OUT
+    return right if bool(counted.all()) else right[counted].mean()
 
 
 def sequence_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
@@ -61,7 +69,14 @@ def sequence_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 def mean_absolute_error(outputs: Tensor, y: Tensor) -> Tensor:
     """|output − y| of each sample."""
+    _same_shape("targets", outputs.shape, y)
     return (outputs - y).abs()
+
+
+def _same_shape(what: str, wanted: torch.Size, y: Tensor) -> None:
+    """Refuse what torch would spread over all samples: outputs (n, 1) less targets (n,) are (n, n) numbers."""
+    if y.shape != wanted:
+        raise fail(what, f"shape {tuple(y.shape)}", f"must be of shape {tuple(wanted)}, as the outputs say")
 
 
 def call(model: Callable[..., Any], x: Values) -> Any:
