@@ -6,6 +6,7 @@ comes: no output is kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from ..buffers import Buffers
 from ..checks import Float, fail
 from ..federation import Ints
+from ..randomness import generator
 from ..tasks.client_data import Values, single, tensors
 from ..tasks.made import MadeData
 from ..tasks.scores import Metric, as_float, call, of_each_sample
@@ -198,6 +200,12 @@ def client_sums(
     step = max(1, _EVALUATION_BYTES // (4 * setup.activations))
     scoring, clients = setup.scoring, len(bounds) - 1
 
+    def evaluate(work: Callable[[ResidentModel, int], None], items: Sequence[int]) -> None:
+        with setup.own_stream(setup.stochastic):
+            if setup.stochastic:  # some models draw random numbers even here
+                torch.manual_seed(int(generator(setup.seed, "evaluation").integers(2**63 - 1)))
+            setup.workers.each(work, items)
+
     def ready(resident: ResidentModel) -> None:
         torch._foreach_copy_(resident.weights, weights)
         for name, buffer in kept.items():
@@ -218,7 +226,7 @@ def client_sums(
                 each[:, start:stop] = scoring.of_samples(outputs, data.targets(part(start, stop)), stop - start)
                 resident.module.train()
 
-        setup.workers.each(samples, range(0, len(rows), step))
+        evaluate(samples, range(0, len(rows), step))
         owner = np.repeat(np.arange(clients), np.diff(bounds))
         return np.stack([np.bincount(owner, values, clients) for values in each])
 
@@ -235,7 +243,7 @@ def client_sums(
             sums[:, client] = scoring.of_client(outputs, data.targets(part(start, stop))) * (stop - start)
             resident.module.train()
 
-    setup.workers.each(evaluate_client, range(clients))
+    evaluate(evaluate_client, range(clients))
     return sums
 
 

@@ -5,8 +5,6 @@ For models with real work in a step, such as convolutional ones. Same seed, same
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor
 
@@ -23,8 +21,7 @@ class LoopEngine(Engine):
     name = "loop"
 
     def _run(self, job: TrainingJob) -> None:
-        devices = [self.setup.device] if self.setup.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices) if job.noise is not None else nullcontext():
+        with self.setup.own_stream(job.noise is not None):
             self.setup.workers.each(lambda resident, i: self._client(job, resident, i), range(len(job.out)))
 
     def _client(self, job: TrainingJob, resident: ResidentModel, i: int) -> None:

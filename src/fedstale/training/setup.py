@@ -30,6 +30,7 @@ from .layout import FlatLayout, flatten, read_buffers
 from .local import LocalTraining, smallest_batches
 from .optimizers import make_optimizer
 from .prepare import ResidentModel, convolutional, prepare, stochastic
+from .trial import tried
 
 _R = TypeVar("_R")
 _Item = TypeVar("_Item")
@@ -170,14 +171,28 @@ class TrainingSetup:
         convolutions = x is not None and x.ndim == 4 and x.is_floating_point() and convolutional(built)
         plain = device.type == "cpu" and not bfloat16
         in_blocks = convolutions and plain and x is not None and can_run_blocked(built, x[:2])
+        rows = min(2, task.train.num_samples)
+        few = ClientData(first_rows(task.train.x), first_rows(task.train.y), np.array([0, rows]))
+        trial = tried(built, task, few.x, few.y)
         channels_last = convolutions and not in_blocks
         self.model = prepare(built, channels_last=channels_last, device=device)
-        self.stochastic = stochastic(built)
+        if channels_last and trial.works:
+            # A model that calls `view` on what a convolution puts out needs the memory format of plain torch.
+            batch = Samples(few, True, device)
+            both = batch.inputs(slice(0, rows)), batch.targets(slice(0, rows))
+            channels_last = tried(self.model, task, *both).works
+            if not channels_last:
+                self.model = prepare(built, channels_last=False, device=device)
+        self.stochastic = stochastic(built) or trial.draws
         self.train = _samples_of(task.train, channels_last, device)
         self.test = _samples_of(task.test, channels_last, device)
-        # Dropout draws from torch's global stream: clients that take turns draw the same numbers every time.
+        # Random numbers come from torch's global stream: clients that take turns draw the same ones every time.
         alone = self.stochastic or device.type != "cpu"
         self.workers = Workers(1 if alone else threads, lambda: ResidentModel(self.model, in_blocks))
+
+    def own_stream(self, wanted: bool) -> AbstractContextManager[None]:
+        """Return a context after which torch's random numbers go on as if there had been none, if wanted."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [], enabled=wanted)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of forward passes."""

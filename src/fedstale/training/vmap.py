@@ -42,7 +42,7 @@ class VmapEngine(Engine):
             raise fail(
                 "engine",
                 self.name,
-                "does not support dropout (the clients' random streams would mix): use engine='loop'",
+                "does not support dropout and other random numbers (the clients' streams would mix): use engine='loop'",
             )
         if not setup.training.plain:
             what = "gradient clipping" if setup.training.clip_gradient is not None else "optimisers other than sgd"
