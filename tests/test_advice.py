@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import fedstale as fs
 from fedstale.advice import _NEGLIGIBLE, _WORTH, Advice, advise
 from fedstale.advice_words import size_text
 from fedstale.analysis import Estimate
 from fedstale.checks import InvalidInput
+from fedstale.cli.app import app
 from fedstale.measured import MeasuredCorrelation, MeasuredGain, PilotedRule
 from fedstale.participation import Bernoulli, Trace
 from fedstale.simulation.pilot import _Runs, run_pilot, stored_pilot
@@ -179,8 +181,25 @@ def test_a_pilot_measures() -> None:
 def test_pilots_repeat() -> None:
     p = np.array([1.0] * 3 + [0.3] * 3)
     assert run_pilot("quadratic", p, rounds=30) == run_pilot("quadratic", p, rounds=30)
-    with pytest.raises(InvalidInput, match="no client came twice"):
-        run_pilot("quadratic", np.full(12, 0.01), rounds=2)
+
+
+@pytest.mark.parametrize(("p", "rounds"), [(np.full(12, 0.01), 2), (np.ones(12), 3)])
+def test_a_pilot_without_a_correlation_keeps_what_it_measured(p: np.ndarray, rounds: int) -> None:
+    pilot = run_pilot("quadratic", p, rounds=rounds)
+    assert pilot.measured is None
+    assert pilot.gain is not None
+    assert pilot.num_params == 10
+    found = advise([0.1] * 4, 10, gain=pilot.gain)
+    assert found.verdict == "cannot tell"
+
+
+def test_no_pilot_is_run_where_nothing_can_be_gained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ran for nothing, and ended with an error where there is an answer without it."""
+    monkeypatch.setattr("fedstale.simulation.pilot.run_pilot", None)
+    done = CliRunner().invoke(app, ["advise", "--p", "12x1", "--pilot", "digits", "--rounds", "3"])
+    assert done.exit_code == 0
+    assert "Do not bother to keep stale updates: every client always comes" in done.stdout
+    assert "no pilot was run on digits" in done.stderr
 
 
 def test_a_pilot_replays_a_log() -> None:

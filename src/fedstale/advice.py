@@ -140,11 +140,7 @@ def advise(
         What a pilot measured of the default rule and U-FedAvg; the answer is then about these two.
     """
     every = vector("p", p)
-    if not every.size or (every < 0.0).any() or (every > 1.0).any():
-        raise fail("p", p, "must be probabilities in [0, 1], one per client")
-    chance = every[every > 0.0]
-    if not chance.size:
-        raise fail("p", p, "no client ever comes")
+    chance = _coming(every)
     positive_int("num_params", num_params)
     summary = theory.participation_summary(chance)
     length = int(np.ceil(10.0 / summary.p_min - 1e-9)) if rounds is None else positive_int("rounds", rounds)
@@ -191,6 +187,28 @@ def advise(
         reason=reason,
         sentence=sentence,
     )
+
+
+def negligible(p: ArrayLike, noise_together: float | None = None) -> bool:
+    """Whether there is so little noise of absence that no pilot could measure what a memory takes away of it.
+
+    Parameters
+    ----------
+    p, noise_together
+        As for `advise`.
+    """
+    noise = theory.participation_summary(_coming(vector("p", p))).absence
+    return max(noise, noise_together or 0.0) <= _NEGLIGIBLE
+
+
+def _coming(every: Float) -> Float:
+    """The p_i of those that come."""
+    if not every.size or (every < 0.0).any() or (every > 1.0).any():
+        raise fail("p", every, "must be probabilities in [0, 1], one per client")
+    chance = every[every > 0.0]
+    if not chance.size:
+        raise fail("p", every, "no client ever comes")
+    return chance
 
 
 def _seen(p: Float, rounds: int) -> float:

@@ -24,7 +24,9 @@ def measured_reason(gain: MeasuredGain) -> str:
     named = [f'"{one.rule}" at rate {one.rate:.3g}{edge}' for one, edge in zip(both, edges, strict=True)]
     ends = [f"{name} {_end(one.objective)}" for name, one in zip(named, both, strict=True)]
     apart = ""
-    if not np.isnan(gain.gain.mean):
+    if gain.gain.mean == 0.0:
+        apart = ": no difference"
+    elif not np.isnan(gain.gain.mean):
         size = Estimate(abs(gain.gain.mean), gain.gain.error)
         errors = "more than" if gain.gain.decided else "not more than"
         apart = f": {size:.3g} {'lower' if gain.gain.mean > 0.0 else 'higher'}, {errors} twice its error"

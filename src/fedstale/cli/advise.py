@@ -66,6 +66,7 @@ def advise(
     of the FLASH study.
     """
     from ..advice import advise as think
+    from ..advice import negligible
 
     if times is not None:
         from .deadline import show_deadline
@@ -94,7 +95,7 @@ def advise(
         chance = np.array(numbers("--p", p or ""))
         if not ((chance >= 0.0) & (chance <= 1.0)).all():
             raise fail("--p", p, "must be probabilities in [0, 1]")
-    measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds)
+    measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds, negligible(chance, together))
     given = correlation if measured is None else measured
     sizes: Any = {} if num_params is size is None else {"num_params": size if num_params is None else num_params}
     made = think(chance, correlation=given, rounds=rounds, noise_together=together, gain=gain, **sizes)
@@ -134,7 +135,7 @@ def _together(trace: Trace, chance: Float) -> float | None:
 
 
 def _measured(
-    pilot: str | None, who: Trace | Float, rounds: int | None
+    pilot: str | None, who: Trace | Float, rounds: int | None, quiet: bool
 ) -> tuple[MeasuredCorrelation | None, MeasuredGain | None, int | None]:
     if pilot is None:
         return None, None, None
@@ -143,6 +144,9 @@ def _measured(
     from ..tasks.names import task_names
 
     if pilot in (*task_names(), *ALIASES) or not Path(pilot).is_dir():
+        if quiet and pilot in task_names():  # other names are refused below
+            typer.echo(f"note: no pilot was run on {pilot}: there is hardly any noise of absence", err=True)
+            return None, None, None
         found = run_pilot(pilot, who, rounds=min(rounds or ROUNDS, ROUNDS), progress=None)
     else:
         found = stored_pilot(Path(pilot))
@@ -179,6 +183,11 @@ def _show(
     say(text + ".")
     if measured is not None:
         say(f"Measured: correlation {measured.correlation:.3f} ± {measured.error:.3f} ({measured.source}).")
+    elif advice.gain is not None:
+        say(
+            "The correlation was not measured: FedStale diverged, or no client that is sometimes away came twice in "
+            "the pilot."
+        )
     if advice.noise > 0.0:
         _show_table(console, advice)
     if advice.gain is not None:
