@@ -171,6 +171,14 @@ def test_the_default_model_takes_integers_and_yes_or_no() -> None:
     assert 0.0 <= fs.simulate(task, rounds=2).final("accuracy") <= 1.0
 
 
+def test_the_default_model_knows_a_class_that_only_test_samples_have() -> None:
+    x, y, clients = _table()
+    task = fs.Task.from_arrays(x, y, clients, test=(x[:2], np.array([0, 3]), clients[:2]))
+    assert task.num_classes == 4
+    for seed in range(5):  # a single sample of the last class: sometimes it is held out
+        assert fs.Task.from_arrays(x, np.where(np.arange(60) == 0, 2, y), clients, seed=seed).num_classes == 3
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_token_ids_of_few_bits_say_what_to_do(dtype: str) -> None:
     x, y, clients = _table()

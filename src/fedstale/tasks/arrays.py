@@ -98,14 +98,18 @@ def as_numbers(split: ClientData) -> ClientData:
     return ClientData(each(split.x, lambda x: x.to(torch.float32)), split.y, split.offsets)
 
 
-def linear_model(train: ClientData) -> Callable[[], nn.Module]:
-    """Return what makes a linear model for the data: scores of classes, or as many numbers as a target has."""
+def linear_model(train: ClientData, test: ClientData) -> Callable[[], nn.Module]:
+    """Return what makes a linear model for the data: scores of classes, or as many numbers as a target has.
+
+    A class counts though only test samples have it: which ones are held out is drawn.
+    """
     x, y = single(train.x), single(train.y)
     if x is None or y is None:
         raise fail("model", None, "must be given where inputs or targets are not one array")
     inputs = int(np.prod(x.shape[1:]))
     if y.dtype == torch.int64 and y.ndim == 1:
-        return partial(_linear, inputs, max(2, 1 + int(y.max())))
+        classes = 1 + max(int(part.max()) for part in (y, single(test.y)) if part is not None and len(part))
+        return partial(_linear, inputs, max(2, classes))
     return partial(_linear, inputs, int(np.prod(y.shape[1:])), tuple(y.shape[1:]))
 
 

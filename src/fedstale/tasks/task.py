@@ -246,7 +246,7 @@ class Task:
         train, held_out, names = arrays.split(x, y, clients, test, test_share, seed)
         if model is None:
             train, held_out = arrays.as_numbers(train), arrays.as_numbers(held_out)
-            model = arrays.linear_model(train)
+            model = arrays.linear_model(train, held_out)
         if loss is None:
             loss = arrays.usual_loss(train)
         options = {"client_names": names, **options}
