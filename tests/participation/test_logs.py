@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedstale.checks import InvalidInput
 from fedstale.participation import Trace, frequencies
-from fedstale.participation.logs import duration
+from fedstale.participation.log_times import duration
 
 
 def rounds_of(trace: Trace) -> list[list[str]]:
@@ -125,6 +125,27 @@ def test_a_file_with_names_and_times(tmp_path: Path) -> None:
         ("round,device\n0,a\n1,\n", {}, "line 3.*device is missing"),
         ("start,end,device\n5,2,a\n", {"round": "1h"}, "ends before it begins"),
         ("start,end,device\n0,7e9,a\n", {"round": "1s"}, "choose a longer one"),
+        ("device,time,timestamp\na,1,2\n", {"round": "1h"}, "columns = 'time and timestamp': each could be the time"),
+        ("id,device,time\n1,a,2\n", {"round": "1h"}, "columns = 'device and id': each|columns = 'id and device': each"),
+        ("device,date,time,at\na,2026-11-18,4:00,5\n", {"round": "1h"}, "columns = 'date and time and at'"),
+        ("device,date,time\na,2026-11-18,2026-11-18 04:00\n", {"round": "1h"}, "time 1 = .*two columns"),
+        ("device,date,hour\na,46344,4\n", {"round": "1h"}, "time 1 = '46344 4': its date and its clock"),
+        ("device,date,hour\na,2026-11-18,25\n", {"round": "1h"}, "time 1 = '2026-11-18 25:00'"),
+        ("device,time,online\na,5,1\nb,5,0\n", {"round": "1h"}, "line 3 = 'b,5,0': by its online .* is not there"),
+        ("device,start,end,State\na,5,9,off\n", {"round": "1h"}, "line 2 = .*: by its State"),
+        ("round,client,available\n0,1,true\n0,2,False\n", {}, "line 3 = '0,2,False': by its available"),
+        ("device,time\na,20261116\nb,20261117\n", {"round": "1h"}, "time 1 = .*look like dates"),
+        ("device,time\na,46342.92\nb,46343\n", {"round": "1h"}, "time 1 = .*days of a spreadsheet"),
+        (
+            "user,seen_at\na,2026-11-16\n",
+            {},
+            r"header = 'user,seen_at': needs .*missing: device \(or client, id, .*time",
+        ),
+        ("device,when\na,2026-11-16\n", {"round": "1h"}, r"missing: time \(or timestamp, datetime, date, at\)$"),
+        ("device,start\na,5\n", {"round": "1h"}, r"needs the columns device, start and end, .*missing: end \(or stop"),
+        ("round,who\n0,1\n", {}, r"needs the columns round and device; missing: device \(or client"),
+        ("", {"round": "1h"}, "holds no line$"),
+        ("round;client\n0;x\n", {}, "line 2 = '0;x': must be two integers, round;client"),
     ],
 )
 def test_a_wrong_log_is_one_clear_line(tmp_path: Path, text: str, options: dict[str, object], message: str) -> None:
@@ -270,3 +291,82 @@ def test_odd_frames() -> None:
             Trace.from_pandas(bad, None if "round" in bad else "1h")
         assert "\n" not in str(caught.value)
     assert Trace.from_pandas(frame[:1], pandas.Timedelta("30min")).round_seconds == 1800
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "device,date,time\na,2026-11-16,22:05\nb,2026-11-16,23:05\na,2026-11-17,1:05:30\n",
+        "Hour;Date;device\n22;20261116;a\n23;20261116;b\n1;20261117;a\n",
+        "device,date,time,hour\na,2026-11-16,22:05Z,22\nb,2026-11-16,23:05Z,23\na,2026-11-17,01:05Z,1\n",
+    ],
+)
+def test_a_date_and_its_clock_are_one_time(tmp_path: Path, text: str) -> None:
+    """The clock was passed over: every visit was at midnight."""
+    (tmp_path / "log.csv").write_text(text, encoding="utf-8")
+    trace = Trace.from_csv(tmp_path / "log.csv", round="1h")
+    assert rounds_of(trace) == [["a"], ["b"], [], ["a"]]
+    assert trace.start_seconds == 22 * 3600
+
+
+def test_names_that_begin_with_the_sign_of_a_comment(tmp_path: Path) -> None:
+    """They were passed over; comments stand before the header, or have other columns than it has."""
+    file = tmp_path / "log.csv"
+    file.write_text("# a log\ndevice,time\n#1,0\n# so much for that\nb,3600\n#1,7200\n", encoding="utf-8")
+    assert rounds_of(Trace.from_csv(file, round="1h")) == [["#1"], ["b"], ["#1"]]
+
+
+def test_rows_of_those_who_are_there_are_a_log(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("device,time,online,state\na,0,1,busy\nb,3600,yes,\n", encoding="utf-8")
+    assert rounds_of(Trace.from_csv(file, round="1h")) == [["a"], ["b"]]
+
+
+def test_numbers_that_look_like_dates_may_be_seconds() -> None:
+    for numbers in ([20261116, 20261117], [46342.92, 46343.5]):
+        with pytest.raises(InvalidInput, match="look like"):
+            Trace.from_intervals(["a", "b"], numbers, numbers, "1s", least=0.0)
+        assert Trace.from_intervals(["a", "b"], numbers, numbers, "1s", least=0.0, unit="s").num_rounds == 2
+    assert Trace.from_intervals(["a", "b"], [20000.5, 90000], [20001, 90001], "1h").num_rounds == 21
+    assert Trace.from_intervals(["a", "b"], [20261116, 20261199], [20261117, 20261200], "1h").num_rounds == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["round;client\n0;1\n2;0\n", "client\tround\n1\t0\n0\t2\n", "0\t1\n2\t0\n", "round,client,loss\n0,1,.5\n2,0,.4\n"],
+)
+def test_pairs_of_numbers_in_other_clothes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "log.csv").write_text(text, encoding="utf-8")
+    trace = Trace.from_csv(tmp_path / "log.csv")
+    assert rounds_of(trace) == [["1"], [], ["0"]]
+    assert trace.extent() == "3 rounds, 2 rows"
+
+
+def test_a_log_says_what_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(LOG, encoding="utf-8")
+    trace = Trace.from_csv(file, round="30min")
+    assert trace.source == (3, "2026-11-18 23:40", "2026-11-19 00:10")
+    assert trace.extent() == "2 rounds of 30min, from 2026-11-18 23:40 to 2026-11-19 00:10, 3 rows"
+    stays = Trace.from_intervals(["a"], ["2026-11-18T04:30+02:00"], ["2026-11-18T09:00:30+02:00"], 5400)
+    assert stays.extent() == "4 rounds of 1h30min, from 2026-11-18 02:30 UTC to 2026-11-18 07:00:30 UTC, 1 row"
+    assert Trace.from_intervals(["a"], [0], [90000], 30).extent() == "3,000 rounds of 30s, from 0 s to 90,000 s, 1 row"
+    assert Trace.from_matrix(["10", "01"]).extent() == "2 rounds"
+    assert replace(trace, repeat=True).source is None
+
+
+def test_frames_are_read_as_files_are() -> None:
+    """Numbers in a column device are names: 355 and 9 made 356 clients."""
+    pandas = pytest.importorskip("pandas")
+    trace = Trace.from_pandas(pandas.DataFrame({"round": [0, 1], "device": [355, 9]}))
+    assert (trace.num_clients, trace.names) == (2, ("9", "355"))
+    days = pandas.to_datetime(["2026-11-16", "2026-11-16", "2026-11-17"])
+    clocks = [
+        moment.time() for moment in pandas.to_datetime(["2026-01-01 22:05", "2026-01-01 23:10", "2026-01-01 01:00"])
+    ]
+    for date in (days, days.date):
+        frame = pandas.DataFrame({"device": ["a", "b", "a"], "date": date, "time": clocks})
+        assert rounds_of(Trace.from_pandas(frame, "1h")) == [["a"], ["b"], [], ["a"]]
+    frame["online"] = [True, True, False]
+    with pytest.raises(InvalidInput, match="frame, row = 3: by its online"):
+        Trace.from_pandas(frame, "1h")

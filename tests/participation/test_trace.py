@@ -102,7 +102,7 @@ def test_a_recorded_run_is_the_run() -> None:
     [
         ("round,client\n0,1\n1;2\n", "line 3 = '1;2': must be two integers"),
         ("0,1\nround,client\n", "line 2"),
-        ("client,round\n0,1\n", "line 1"),
+        ("client,round\n0,x\n", "line 2 = '0,x': must be two integers"),
         ("0,1,2\n", "line 1"),
         ("0,1.5\n", "line 1"),
         ("0,device-7\n", "line 1"),

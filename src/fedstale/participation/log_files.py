@@ -6,14 +6,14 @@
     0,17
     2,3
 
-Rounds and clients are numbered from 0; the header is optional; the order of the lines does not matter; a pair
-that appears twice counts once (a device that connected twice in a round took part in it once). A round
-without a line is a round in which nobody came. The comment `# num_rounds=500 num_clients=24`, which
-`Trace.to_csv` writes, keeps empty rounds at the end and clients that never came; arguments given to
-`Trace.from_csv` take precedence. Rounds in which nothing is known of a client are the comment
-`# unknown client=3 rounds=0-17`; names and times are kept in comments, too. A log whose header names the columns round
-and device has names for numbers; one with device and time, or device, start and end, is cut into rounds (`logs`). Lines
-of 0, 1 and ? are a matrix: a line for each round, a character for each client.
+Rounds and clients are numbered from 0; the header is optional, and may name the columns in another order and among
+others, with semicolons or tabs between them; the order of the lines does not matter; a pair that appears twice counts
+once (a device that connected twice in a round took part in it once). A round without a line is a round in which nobody
+came. The comment `# num_rounds=500 num_clients=24`, which `Trace.to_csv` writes, keeps empty rounds at the end and
+clients that never came; arguments given to `Trace.from_csv` take precedence. Rounds in which nothing is known of a
+client are the comment `# unknown client=3 rounds=0-17`; names and times are kept in comments, too. A log whose header
+names the columns round and device has names for numbers; one with device and time, or device, start and end, is cut
+into rounds (`logs`). Lines of 0, 1 and ? are a matrix: a line for each round, a character for each client.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import MOST_CLIENTS, InvalidInput, client_count, fail, positive_int
 from . import logs
+from .log_times import duration
 
 LARGEST_ROUND = 2**62
 _SIZES = re.compile(r"#\s*num_rounds=([0-9]+)\s+num_clients=([0-9]+)\s*$")
@@ -61,11 +63,10 @@ def read_log(
     header = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     if _MATRIX.fullmatch(header):
         return _characters(lines, str(path), num_clients, num_rounds, round)
-    if _has_names(header):
+    if _has_names(header, str(path)):
         return _extended(_named(lines, str(path), round, unit), num_clients, num_rounds, str(path))
     if round is not None:
-        allowed = "the log has no times: its header must name the columns device and time, or device, start and end"
-        raise fail(f"{path}, header", header, allowed)
+        raise fail(f"{path}, header", header, logs.NO_TIMES) if header else fail("path", str(path), "holds no line")
     for line in lines:
         if match := _SIZES.match(line.strip()):
             if max(map(len, match.groups())) > 20 or int(match[1]) > LARGEST_ROUND or int(match[2]) > MOST_CLIENTS:
@@ -81,6 +82,7 @@ def read_log(
         "num_rounds": max(rounds) + 1 if num_rounds is None else num_rounds,
         "rounds": np.array(rounds, dtype=np.int64),
         "clients": np.array(clients, dtype=np.int64),
+        "source": logs.LogSource(len(rounds)),
     }
     return fields | _comments(lines, str(path), fields["num_clients"])
 
@@ -130,7 +132,8 @@ def _characters(
     for name, given in (("num_clients", num_clients), ("num_rounds", num_rounds)):
         if given not in (None, fields[name]):
             raise fail(name, given, f"{path} has {fields[name]}")
-    return fields if length is None else {**fields, "round_seconds": logs.duration("round", length)}
+    fields["source"] = logs.LogSource(fields["num_rounds"])
+    return fields if length is None else {**fields, "round_seconds": duration("round", length)}
 
 
 def _extended(fields: logs.Fields, num_clients: int | None, num_rounds: int | None, path: str) -> logs.Fields:
@@ -143,39 +146,52 @@ def _extended(fields: logs.Fields, num_clients: int | None, num_rounds: int | No
     return {**fields, "num_clients": n, "num_rounds": length, "names": (*fields["names"], *more)}
 
 
-def _has_names(header: str) -> bool:
-    """Whether the first line of a log names devices with times, or with rounds; a column client has numbers there."""
+def _has_names(header: str, path: str) -> bool:
+    """Whether the first line of a log names devices with times, or with rounds; a column client has numbers there.
+
+    A first line without a number that names neither is refused: it was meant as a header.
+    """
     columns = [column.strip().lower() for column in _split(header)]
-    kinds = logs.kinds_of(columns)
-    if "device" not in kinds:
-        return False
-    timed = "time" in kinds or {"start", "end"} <= kinds.keys()
-    return timed or ("round" in kinds and columns[kinds["device"]] != "client")
+    kinds = logs.kinds_of(columns, path)
+    timed = "device" in kinds and ({"time", "date"} & kinds.keys() or {"start", "end"} <= kinds.keys())
+    numbered = "device" in kinds and "round" in kinds
+    if not timed and not numbered and columns and not any(re.match(r"[-+.]?\d", column) for column in columns):
+        raise fail(f"{path}, header", header, logs.columns_wanted(kinds))
+    return bool(timed) or (numbered and columns[kinds["device"]] != "client")
 
 
 def _split(line: str, like: str | None = None) -> list[str]:
     """Cut a line at the commas, semicolons or tabs that it, or the line that it is like, has most of."""
-    return next(csv.reader([line], delimiter=max(",;\t", key=(like or line).count)), [])
+    return next(csv.reader([line], delimiter=_delimiter(like or line)), [])
+
+
+def _delimiter(line: str) -> str:
+    return max(",;\t", key=line.count)
 
 
 def _named(lines: Sequence[str], path: str, round: Any, unit: str | None) -> logs.Fields:
     """Read a log with device names and times or rounds; an error names the line."""
-    kept = [(place, line) for place, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
+    numbered = [(place, line) for place, line in enumerate(lines, start=1) if line.strip()]
+    kept = list(dropwhile(lambda pair: pair[1].lstrip().startswith("#"), numbered))
     head = kept[0][1]
     header = _split(head)
-    places = logs.kinds_of(header)
-    if "time" in places or {"start", "end"} <= places.keys():
+    places, states = logs.kinds_of(header, path), logs.states_of(header)
+    if "time" in places or "date" in places or {"start", "end"} <= places.keys():
         places.pop("round", None)
     columns: dict[str, list[str]] = {kind: [] for kind in places}
     for place, line in kept[1:]:
         cells = _split(line, head)
         if len(cells) != len(header):
+            if line.startswith("#"):  # a comment; with as many columns, a device that is called so
+                continue
             raise _bad_line(path, place, line.strip(), f"must have {len(header)} columns, as the header has")
         for kind, column in places.items():
             if not cells[column].strip():
                 raise _bad_line(path, place, line.strip(), f"its {header[column].strip()} is missing")
             columns[kind].append(cells[column].strip())
-    if len(kept) == 1:
+        for column in states:
+            logs.check_state(f"{path}, line {place}", line.strip(), header[column].strip(), cells[column])
+    if not columns["device"]:
         raise fail("path", path, "holds no line but the header")
     return logs.table_log(columns, round, path, unit=unit)
 
@@ -193,18 +209,25 @@ def _parse(
     clients: list[int] = []
     top_round = LARGEST_ROUND if num_rounds is None else num_rounds
     top_client = MOST_CLIENTS if num_clients is None else num_clients
-    header_allowed = True
+    names: list[str] = []
+    delimiter, at = "", (0, 1)
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        fields = [part.strip() for part in text.split(",")]
-        if header_allowed and [part.lower() for part in fields] == ["round", "client"]:
-            header_allowed = False
+        first, delimiter = not delimiter, delimiter or _delimiter(text)
+        fields = [part.strip() for part in text.split(delimiter)]
+        if first and {"round", "client"} <= {part.strip('"').lower() for part in fields}:
+            names = [part.strip('"').lower() for part in fields]
+            at = names.index("round"), names.index("client")
             continue
-        header_allowed = False
-        if len(fields) != 2 or not all(re.fullmatch(r"[+-]?[0-9]{1,30}", part) for part in fields):
-            raise _bad_line(path, number, text, "must be two integers: round,client")
+        pair = [fields[place] for place in at if place < len(fields)]
+        if len(fields) != max(len(names), 2) or not all(re.fullmatch(r"[+-]?[0-9]{1,30}", part) for part in pair):
+            allowed = f"two integers, {delimiter.join(names)}" if names else "two integers: round,client"
+            raise _bad_line(path, number, text, f"must be {allowed}")
+        for column in logs.states_of(names):
+            logs.check_state(f"{path}, line {number}", text, names[column], fields[column])
+        fields = pair
         t, i = int(fields[0]), int(fields[1])
         if not 0 <= t < top_round:
             raise _bad_line(path, number, text, f"the round must lie in 0 … {top_round - 1}")

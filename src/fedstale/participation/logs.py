@@ -10,31 +10,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import MOST_CLIENTS, Float, choose, fail, fraction, is_missing, number, positive_int
+from ..checks import MOST_CLIENTS, Float, fail, fraction, is_missing, positive_int
 from ..federation import Ints
+from .log_times import DAY, duration, joined, seconds_of, time_text
 
-DAY = 86_400.0
-_UNITS = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), DAY),
-}
-"""Of lengths of time, in seconds."""
-_TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-"""Of times that are numbers, in seconds."""
-_LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
-"""Later than any log: a number that is larger does not count seconds."""
 _MOST_PAIRS = 100_000_000
 """Pairs of a device and a round: more would not fit into memory."""
-COLUMNS = {
+_COLUMNS = {
     "device": ("device", "client", "id", "name", "phone", "node", "device_id", "client_id", "node_id"),
     "time": ("time", "timestamp", "datetime", "date", "at"),
     "start": ("start", "begin", "from", "start_time"),
@@ -42,53 +30,85 @@ COLUMNS = {
     "round": ("round",),
 }
 """What the columns of a log may be called."""
+_CLOCKS = ("time", "hour")
+"""What the column of the clock may be called beside one called date."""
+_STATES = ("online", "state", "status", "available", "is_online", "connected", "present")
+"""Columns that may say that the device of the row is not there."""
+_AWAY = ("0", "0.0", "false", "no", "off", "offline", "absent", "away", "unavailable", "disconnected", "inactive")
+NO_TIMES = "the log has no times: its header must name the columns device and time, or device, start and end"
 Fields = dict[str, Any]
-"""Arguments of `Trace`."""
+"""Arguments of `Trace`, and the `LogSource`."""
 
 
-def duration(argument: str, value: Any) -> float:
-    """Read a length of time in seconds: a number, a timedelta, or text such as "30min", "1h30min", "90 s"."""
-    allowed = 'must be a length of time such as "30min", "1h30min" or a number of seconds'
-    if isinstance(value, str):
-        text = value.strip().lower()
-        parts = re.findall(r"([0-9]*\.?[0-9]+)\s*([a-z]*)\s*", text)
-        units = [_UNITS.get(unit or ("s" if len(parts) == 1 else "")) for _, unit in parts]
-        if not re.fullmatch(r"([0-9]*\.?[0-9]+\s*[a-z]*\s*)+", text) or None in units:
-            raise fail(argument, value, allowed)
-        value = sum(float(count) * (unit or 0.0) for (count, _), unit in zip(parts, units, strict=True))
-    elif isinstance(value, timedelta):
-        value = value.total_seconds()
-    elif isinstance(value, np.timedelta64):
-        value = float(value / np.timedelta64(1, "s"))
-    return number(argument, value, 0.0, open_low=True)
+class LogSource(NamedTuple):
+    """What a log was made of: how many rows were read, and the first and the last time in them, as text."""
+
+    rows: int
+    first: str | None = None
+    last: str | None = None
 
 
-def kinds_of(header: Sequence[str]) -> dict[str, int]:
-    """Return which column is what, by the names that are known; the first of each kind."""
+def kinds_of(header: Sequence[str], where: str) -> dict[str, int]:
+    """Return which column is what, by the names that are known; two of one kind are refused."""
     names = [str(name).strip().lower() for name in header]
-    found = {}
-    for kind, known in COLUMNS.items():
-        for place, name in enumerate(names):
-            if name in known and kind not in found:
-                found[kind] = place
+    found: dict[str, int] = {}
+    for kind, known in _COLUMNS.items():
+        places = [place for place, name in enumerate(names) if name in known]
+        if kind == "time" and "date" in names and (clock := next((name for name in _CLOCKS if name in names), "")):
+            found |= {"date": names.index("date"), "clock": names.index(clock)}
+            places = [place for place in places if names[place] not in ("date", clock)] and places
+        elif places:
+            found[kind] = places[0]
+        if len(places) > 1:
+            both = " and ".join(names[place] for place in places)
+            raise fail(f"{where}, columns", both, f"each could be the {kind}: rename or leave out all but one")
     return found
+
+
+def states_of(header: Sequence[str]) -> list[int]:
+    """Return the columns that may say that a device is not there."""
+    return [place for place, name in enumerate(header) if str(name).strip().lower() in _STATES]
+
+
+def check_state(where: str, row: Any, name: str, value: Any) -> None:
+    """Refuse a row that says that its device is not there: neither its times nor its rounds are those of a visit.
+
+    Whether such rows are looks at a device now and then, or changes that hold until the next row, is not said.
+    """
+    if str(value).strip().lower() in _AWAY:
+        allowed = f"by its {name} the device is not there: keep the rows of those that are there, or say from when to"
+        raise fail(
+            where, row, f"{allowed} when each was (device,start,end); rename the column if it means another thing"
+        )
+
+
+def columns_wanted(kinds: Collection[str]) -> str:
+    """Say which columns a log needs, and which of them are missing, by all names that they may have."""
+    wanted = ["device", "time"]
+    if {"start", "end"} & set(kinds) and "time" not in kinds:
+        wanted = ["device", "start", "end"]
+    elif "round" in kinds and "time" not in kinds:
+        wanted = ["round", "device"]
+    missing = (f"{kind} (or {', '.join(_COLUMNS[kind][1:])})" for kind in wanted if kind not in kinds)
+    others = "" if "round" in wanted else ", or round and client"
+    return f"needs the columns {', '.join(wanted[:-1])} and {wanted[-1]}{others}; missing: {'; '.join(missing)}"
 
 
 def table_log(columns: Mapping[str, Sequence[Any]], length: Any, where: str, **options: Any) -> Fields:
     """Read a log that has its columns by kind: device with start and end, device with time, or device with round."""
     if "device" in columns and "start" in columns and "end" in columns:
         return interval_log(columns["device"], columns["start"], columns["end"], length, where=where, **options)
+    if "device" in columns and "date" in columns:
+        times: Any = joined(where, columns["date"], columns["clock"])
+        return _visit_log(columns["device"], times, length, where=where, **options)
     if "device" in columns and "time" in columns:
         return _visit_log(columns["device"], columns["time"], length, where=where, **options)
     if "device" in columns and "round" in columns:
         if length is not None:
-            allowed = "the log has no times: its header must name the columns device and time, or device, start and end"
-            raise fail(where, list(columns), allowed)
+            raise fail(where, list(columns), NO_TIMES)
         options.pop("unit", None)
         return _round_log(columns["device"], columns["round"], where=where, **options)
-    known = "; ".join(f"{kind}: {', '.join(names[:4])}" for kind, names in COLUMNS.items())
-    allowed = f"needs the columns device and time, device, start and end, or round and client ({known})"
-    raise fail(where, list(columns), allowed)
+    raise fail(where, list(columns), columns_wanted(columns))
 
 
 def _round_log(
@@ -102,6 +122,7 @@ def _round_log(
     numbers = np.array(found, dtype=np.int64)
     return {
         "num_clients": len(known), "num_rounds": max(found) + 1, "rounds": numbers, "clients": clients, "names": known,
+        "source": LogSource(len(found)),
     }  # fmt: skip
 
 
@@ -122,13 +143,15 @@ def _visit_log(
     where: str = "log",
 ) -> Fields:
     """Return the rounds in which devices were seen at some time."""
-    seconds, at = _length(length, where), _seconds_of(f"{where}, time", times, unit)[0]
+    seconds = _length(length, where)
+    at, kind = seconds_of(f"{where}, time", times, unit)
     clients, known = _numbered(devices, names, where)
     if at.size != clients.size or not at.size:
         raise fail(where, f"{clients.size} devices, {at.size} times", "must be as many, and at least one")
     origin, start = _origin(float(at.min()), seconds)
     rounds = np.floor((at - origin) / seconds).astype(np.int64)
-    return _fields(clients, rounds, int(rounds.max()) + 1, known, seconds, start)
+    source = LogSource(at.size, time_text(float(at.min()), kind), time_text(float(at.max()), kind))
+    return _fields(clients, rounds, int(rounds.max()) + 1, known, seconds, start, source)
 
 
 def interval_log(
@@ -145,7 +168,7 @@ def interval_log(
     """Return the rounds of which devices were there for at least the share `least`."""
     seconds = _length(length, where)
     (begin, first_kind), (stop, last_kind) = (
-        _seconds_of(f"{where}, {name}", times, unit) for name, times in (("start", starts), ("end", ends))
+        seconds_of(f"{where}, {name}", times, unit) for name, times in (("start", starts), ("end", ends))
     )
     if first_kind != last_kind:
         raise fail(where, f"starts are {first_kind}, ends are {last_kind}", "must be times of one kind")
@@ -156,6 +179,7 @@ def interval_log(
     if (bad := np.flatnonzero(stop < begin)).size:
         raise fail(f"{where}, interval {bad[0] + 1}", f"{starts[bad[0]]} to {ends[bad[0]]}", "ends before it begins")
     share = fraction("least", least)
+    source = LogSource(begin.size, time_text(float(begin.min()), first_kind), time_text(float(stop.max()), first_kind))
     origin, start = _origin(float(begin.min()), seconds)
     clients, begin, stop = _merged(clients, (begin - origin) / seconds, (stop - origin) / seconds)
     first = np.floor(begin).astype(np.int64)
@@ -168,7 +192,7 @@ def interval_log(
     total = int(rounds.max()) + 1
     keys, inverse = np.unique(clients[row] * total + rounds, return_inverse=True)
     enough = np.bincount(inverse, weights=there) >= max(share, 1e-12) - 1e-9
-    return _fields(keys[enough] // total, keys[enough] % total, total, known, seconds, start)
+    return _fields(keys[enough] // total, keys[enough] % total, total, known, seconds, start, source)
 
 
 def matrix_log(matrix: Any) -> Fields:
@@ -202,69 +226,6 @@ def _runs_of(mask: NDArray[np.bool_]) -> Ints:
     clients, first = np.nonzero(change.T == 1)
     stop = np.nonzero(change.T == -1)[1]
     return np.stack([clients, first, stop], axis=1).astype(np.int64)
-
-
-_NUMBERS, _WITHOUT_ZONE, _WITH_ZONE = "numbers", "times without a time zone", "times with a time zone"
-
-
-def _seconds_of(argument: str, values: Any, unit: str | None = None) -> tuple[Float, str]:
-    """Read times as seconds: numbers, datetime64, datetimes, or text that is a number or ISO 8601; and say which."""
-    found, kind = _read_times(argument, values)
-    if kind != _NUMBERS:
-        if unit is not None:
-            raise fail("unit", unit, f"is for times that are numbers; {argument} has {kind}")
-        return found, kind
-    found = found * choose("unit", "s" if unit is None else unit, _TIME_UNITS)
-    if (late := np.flatnonzero(found > _LATEST)).size:
-        allowed = (
-            'in seconds from 1970 it lies beyond the year 2200: are these milliseconds? Say so: unit="ms" (or us, ns)'
-        )
-        raise fail(f"{argument} {late[0] + 1}", float(found[late[0]]), allowed)
-    return found, kind
-
-
-def _read_times(argument: str, values: Any) -> tuple[Float, str]:
-    array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
-    if array.ndim != 1:
-        raise fail(argument, f"array of shape {array.shape}", "must be one-dimensional")
-    if array.dtype.kind == "M":
-        if np.isnat(array).any():
-            raise fail(f"{argument} {int(np.flatnonzero(np.isnat(array))[0]) + 1}", "NaT", "a time is missing")
-        return np.asarray(array.astype("datetime64[us]").astype(np.int64) / 1e6), _WITHOUT_ZONE
-    if array.dtype.kind in "iuf":
-        found = array.astype(np.float64)
-        if not np.isfinite(found).all():
-            raise fail(f"{argument} {int(np.flatnonzero(~np.isfinite(found))[0]) + 1}", "NaN", "a time is missing")
-        return found, _NUMBERS
-    read = [_moment(f"{argument} {place}", value) for place, value in enumerate(array.tolist(), start=1)]
-    kinds = sorted({kind for _, kind in read})
-    if kinds == [_WITH_ZONE, _WITHOUT_ZONE]:
-        raise fail(argument, "times with and without a time zone", "must have one in all of them or in none")
-    if len(kinds) > 1:
-        raise fail(argument, " and ".join(kinds), "must be times of one kind")
-    return np.array([second for second, _ in read], dtype=np.float64), kinds[0] if kinds else _NUMBERS
-
-
-def _moment(argument: str, value: Any) -> tuple[float, str]:
-    """Seconds of one time, and of which kind it is; one without a time zone is taken as it stands."""
-    allowed = "must be seconds or a time such as 2026-11-18 04:30:00"
-    if is_missing(value):
-        raise fail(argument, value, "a time is missing")
-    if isinstance(value, (int, float)):
-        return number(argument, value), _NUMBERS
-    if not isinstance(value, datetime):
-        text = str(value).strip()
-        try:
-            return number(argument, float(text)), _NUMBERS
-        except ValueError:
-            pass
-        try:
-            value = datetime.fromisoformat(text)
-        except ValueError:
-            raise fail(argument, text, allowed) from None
-    aware = value.tzinfo is not None
-    seconds = (value if aware else value.replace(tzinfo=UTC)).timestamp()
-    return seconds, _WITH_ZONE if aware else _WITHOUT_ZONE
 
 
 def _length(value: Any, where: str) -> float:
@@ -318,7 +279,9 @@ def _merged(clients: Ints, begin: Float, stop: Float) -> tuple[Ints, Float, Floa
     return joined[:, 0].astype(np.int64), joined[:, 1], joined[:, 2]
 
 
-def _fields(clients: Ints, rounds: Ints, total: int, names: tuple[str, ...], seconds: float, start: float) -> Fields:
+def _fields(
+    clients: Ints, rounds: Ints, total: int, names: tuple[str, ...], seconds: float, start: float, source: LogSource
+) -> Fields:
     if len(names) > MOST_CLIENTS:
         raise fail("log", f"{len(names):,} devices", f"must be at most {MOST_CLIENTS:,}")
     return {
@@ -329,6 +292,7 @@ def _fields(clients: Ints, rounds: Ints, total: int, names: tuple[str, ...], sec
         "names": names,
         "round_seconds": seconds,
         "start_seconds": start,
+        "source": source,
     }
 
 

@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import Float, client_count, fail, number, positive_int
+from ..checks import Float, client_count, counted, fail, number, positive_int
 from ..durable import replacing
 from ..federation import Ints
 from . import logs
 from .log_files import LARGEST_ROUND, log_text, read_log
+from .log_times import DAY, duration_text
 from .processes import Process, frozen
 
 
@@ -54,6 +55,11 @@ class Trace(Process):
         What the devices are called, N texts.
     round_seconds, start_seconds
         How long a round is, and how long after midnight round 0 begins, where the log has times.
+
+    Attributes
+    ----------
+    source
+        What was read: (rows, first time, last time), the times as text or None; None where nothing was read.
     """
 
     num_clients: int
@@ -65,6 +71,7 @@ class Trace(Process):
     names: Sequence[str] | None = field(default=None, kw_only=True)
     round_seconds: float | None = field(default=None, kw_only=True)
     start_seconds: float = field(default=0.0, kw_only=True)
+    source: logs.LogSource | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         n, length = client_count("num_clients", self.num_clients), positive_int("num_rounds", self.num_rounds)
@@ -103,6 +110,13 @@ class Trace(Process):
             allowed = f"must be a client below {num_clients} and rounds within 0 … {num_rounds}"
             raise fail(f"unknown[{bad[0]}]", rows[bad[0]].tolist(), allowed)
         return frozen(rows[np.lexsort((first, who))].astype(np.int64))
+
+    @classmethod
+    def _read(cls, found: logs.Fields, **options: Any) -> Trace:
+        source = found.pop("source", None)
+        made = cls(**found, **options)
+        object.__setattr__(made, "source", source)
+        return made
 
     @classmethod
     def from_matrix(cls, matrix: Any, *, names: Sequence[str] | None = None, repeat: bool = False) -> Trace:
@@ -155,7 +169,7 @@ class Trace(Process):
             Of times that are numbers: "s" (default), "ms", "us" or "ns".
         """
         found = logs.interval_log(devices, starts, ends, round, least=least, names=names, unit=unit)
-        return cls(**found, repeat=repeat)
+        return cls._read(found, repeat=repeat)
 
     @classmethod
     def from_pandas(
@@ -181,15 +195,21 @@ class Trace(Process):
             raise fail(
                 "frame", type(frame).__name__, "must be a pandas data frame (others: from_intervals, from_matrix)"
             )
-        places = logs.kinds_of([str(name) for name in frame.columns])
+        header = [str(name) for name in frame.columns]
+        places = logs.kinds_of(header, "frame")
         columns = {kind: frame.iloc[:, place].to_numpy() for kind, place in places.items()}
         if not len(frame):
             raise fail("frame", "no rows", "must have at least one")
+        for column in logs.states_of(header):
+            for row, value in enumerate(frame.iloc[:, column].tolist(), start=1):
+                logs.check_state("frame, row", row, header[column], value)
         rounds, clients = (np.asarray(columns.get(kind, ())) for kind in ("round", "device"))
-        numbered = columns.keys() == {"round", "device"} and rounds.dtype.kind in "iu" and clients.dtype.kind in "iu"
+        # Only a column called client has numbers from 0, as in `from_csv`; other numbers are names.
+        numbered = columns.keys() == {"round", "device"} and header[places["device"]].strip().lower() == "client"
+        numbered = numbered and rounds.dtype.kind in "iu" and clients.dtype.kind in "iu"
         if numbered and round is None and names is None:
             return cls(int(clients.max()) + 1, int(rounds.max()) + 1, rounds, clients, repeat)
-        return cls(**logs.table_log(columns, round, "frame", names=names, unit=unit), repeat=repeat)
+        return cls._read(logs.table_log(columns, round, "frame", names=names, unit=unit), repeat=repeat)
 
     @classmethod
     def from_csv(
@@ -222,7 +242,7 @@ class Trace(Process):
         unit
             Of times that are numbers: "s" (default), "ms", "us" or "ns".
         """
-        return cls(**read_log(path, num_clients, num_rounds, round, unit), repeat=repeat)
+        return cls._read(read_log(path, num_clients, num_rounds, round, unit), repeat=repeat)
 
     @classmethod
     def record(cls, source: Process | Participants, seed: int, num_rounds: int) -> Trace:
@@ -267,8 +287,18 @@ class Trace(Process):
     @property
     def rounds_per_day(self) -> int | None:
         """Rounds in a day, where the log has times and a day is a whole number of them."""
-        per_day = None if self.round_seconds is None else logs.DAY / self.round_seconds
+        per_day = None if self.round_seconds is None else DAY / self.round_seconds
         return None if per_day is None or per_day < 2 or per_day % 1 else int(per_day)
+
+    def extent(self) -> str:
+        """Return how long the log is and what was read, in a line: 241 rounds of 30min, from … to …, 1,234 rows."""
+        text = counted(self.num_rounds, "round")
+        if self.round_seconds is not None:
+            text += f" of {duration_text(self.round_seconds)}"
+        if self.source is None:
+            return text
+        span = "" if self.source.first is None else f", from {self.source.first} to {self.source.last}"
+        return f"{text}{span}, {counted(self.source.rows, 'row')}"
 
     def name(self, client: int) -> str:
         """Return what a client is called: its name in the log, else its number."""
