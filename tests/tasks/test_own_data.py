@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import fedstale as fs
 from fedstale.checks import InvalidInput
+from fedstale.tasks import samples
 from fedstale.tasks.scores import sequence_cross_entropy
 
 RNG = np.random.default_rng(3)
@@ -83,6 +84,39 @@ def test_columns_with_names_and_data_frames() -> None:
     unclear = [{"pixels": X[:5], "label": Y[:5], "y": Y[:5]}] * 2
     with pytest.raises(InvalidInput, match="say which of these is the target"):
         fs.Task.from_datasets(model, loss, unclear, unclear)
+
+
+def test_data_frames_with_yes_or_no_and_with_room_for_what_is_missing() -> None:
+    """`pandas.get_dummies` makes columns of yes or no; NumPy takes a frame with these for a table of objects."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": X[:, 0], "count": Y, "smokes": X[:, 1] > 0})
+    plain = fs.Task.from_arrays(np.asarray(frame, dtype=np.float32), Y, IDS)
+    assert fs.Task.from_arrays(frame, Y, IDS).fingerprint() == plain.fingerprint()
+    roomy = frame.convert_dtypes()
+    assert fs.Task.from_arrays(roomy, pandas.Series(Y).astype("Int64"), IDS).fingerprint() == plain.fingerprint()
+    assert samples._of_columns(pandas.Series(Y).astype("Int64"), "y").dtype == np.int64
+    gap = roomy.astype({"age": "Float64"})
+    gap.loc[3, "age"] = None
+    for wrong, told in (
+        (frame.assign(city="Bonn"), r"x\['city'\] = '(str|object)': must be numbers: encode classes, texts and times"),
+        (frame.assign(seen=pandas.Timestamp("2026-01-01")), r"x\['seen'\] = 'datetime64"),
+        (gap, "x = 'NaN or infinite values': must be finite: fill in what is missing"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
+            fs.Task.from_arrays(wrong, Y, IDS)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_what_is_missing_in_clients_own_data_is_refused_as_in_a_table(part: int) -> None:
+    whole = [(X[:5].copy(), X[:5, :1].copy()) for _ in range(2)]
+    broken = [whole[0], (X[:5].copy(), X[:5, :1].copy())]
+    broken[1][part][2, 0] = np.nan
+    model = lambda: nn.Linear(3, 1)  # noqa: E731
+    for split, given in (("train", (broken, whole)), ("test", (whole, broken))):
+        with pytest.raises(
+            InvalidInput, match=rf"{split}\[1\]: {'xy'[part]} = 'NaN or infinite values': must be finite"
+        ):
+            fs.Task.from_datasets(model, functional.mse_loss, *given)
 
 
 def test_places_that_cross_entropy_leaves_out_are_left_out_of_the_mean() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from ..checks import fail, is_missing, number, positive_int
 from ..randomness import generator
 from .client_data import ClientData, Values, each, single, tensors
-from .samples import as_tensors, target_tensors
+from .samples import as_tensors, check_finite, target_tensors
 from .scores import Loss
 
 Ints = NDArray[np.int64]
@@ -60,13 +60,8 @@ def _table(x: Any, y: Any, clients: ArrayLike, where: str) -> tuple[Values, Valu
             if tensor.ndim == 0 or len(tensor) != len(owners):
                 allowed = f"must have a row for each of the {len(owners)} samples that clients names"
                 raise fail(f"{where}{argument}", f"shape {tuple(tensor.shape)}", allowed)
-            if tensor.is_floating_point() and not _finite(tensor):
-                raise fail(f"{where}{argument}", "NaN or infinite values", "must be finite: fill in what is missing")
+        check_finite(values, f"{where}{argument}")
     return inputs, targets, owners
-
-
-def _finite(tensor: Tensor, rows: int = 1 << 16) -> bool:
-    return all(bool(torch.isfinite(tensor[k : k + rows]).all()) for k in range(0, len(tensor), rows))
 
 
 def held_out(owners: Ints, count: int, share: float, seed: int) -> tuple[Ints, Ints]:

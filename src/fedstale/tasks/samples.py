@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import default_collate
 
@@ -143,6 +144,8 @@ def _tensor(value: Any, where: str) -> Tensor:
         tensor = value.detach().cpu()
     else:
         array = np.asarray(value)
+        if array.dtype.kind == "O" and hasattr(value, "to_numpy"):
+            array = _of_columns(value, where)
         if array.dtype.kind not in "biuf":
             kind = "text" if array.dtype.kind in "US" else f"{array.dtype}"
             raise fail(where, kind, "must be numbers of one shape: encode classes and texts, pad sequences")
@@ -154,6 +157,30 @@ def _tensor(value: Any, where: str) -> Tensor:
     if tensor.is_complex():
         raise fail(where, f"{tensor.dtype}", "must be real numbers")
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def _of_columns(table: Any, where: str) -> NDArray[Any]:
+    """Return a data frame of several dtypes, or of such with room for what is missing, as numbers."""
+    columns = zip(table.columns, table.dtypes, strict=True) if hasattr(table, "columns") else [("", table.dtype)]
+    for name, dtype in columns:
+        if getattr(dtype, "kind", "O") not in "biuf":
+            column = f"{where}[{name!r}]" if name != "" else where
+            raise fail(column, f"{dtype}", "must be numbers: encode classes, texts and times")
+    if not hasattr(table, "columns") and table.dtype.kind in "biu" and not table.isna().any():
+        return np.asarray(table.to_numpy(dtype=np.int64))  # pandas 2.0: classes stay classes
+    return np.asarray(table.to_numpy(dtype=np.float32, na_value=np.nan))
+
+
+def check_finite(values: Values, where: str) -> None:
+    """Refuse NaN and infinite values."""
+    for name, tensor in _named(values):
+        if tensor.is_floating_point() and not _finite(tensor):
+            allowed = "must be finite: fill in what is missing"
+            raise fail(f"{where}{name}", "NaN or infinite values", allowed)
+
+
+def _finite(tensor: Tensor, rows: int = 1 << 16) -> bool:
+    return all(bool(torch.isfinite(tensor[k : k + rows]).all()) for k in range(0, len(tensor), rows))
 
 
 def without_warning(array: Any) -> Tensor:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from ..checks import choose, fail, number, positive_int, unknown
 from ..randomness import generator
 from . import arrays
-from .client_data import ClientData, gather, single
+from .client_data import ClientData, Values, gather, single
 from .label_swap import group_array
-from .samples import Fields, read_samples
+from .samples import Fields, check_finite, read_samples
 from .scores import Loss, Metric, accuracy, check_metrics, first_rows, try_out
 
 __all__ = ["ClientData", "Loss", "Task", "build_model"]
@@ -193,7 +193,7 @@ class Task:
             raise fail("train, test", (len(train), len(test)), "must have one entry per client, as many in both")
         fields = Fields(inputs, target)
         both = (
-            gather([read_samples(own, fields, f"{split}[{i}]") for i, own in enumerate(clients)], split)
+            gather([_read(own, fields, f"{split}[{i}]") for i, own in enumerate(clients)], split)
             for split, clients in (("train", train), ("test", test))
         )
         return cls._of(model, loss, *both, name=name, num_classes=num_classes, groups=groups, **options)
@@ -277,6 +277,13 @@ class Task:
             num_classes = outputs.shape[1]
         own = {"groups_given": groups is not None, **options}
         return cls(name, train, test, model, loss, num_classes, group_array(groups, train.num_clients), **own)
+
+
+def _read(samples: Any, fields: Fields, where: str) -> tuple[Values, Values]:
+    x, y = read_samples(samples, fields, where)
+    check_finite(x, f"{where}: x")
+    check_finite(y, f"{where}: y")
+    return x, y
 
 
 def _called(value: Any) -> str:
