@@ -99,6 +99,8 @@ def test_a_folder_of_files_is_verified_and_taken(tmp_path: Path, monkeypatch: py
     assert data.files("wisdm") == {"wisdm.csv": kept}
     with pytest.raises(InvalidInput, match="there is no such folder"):
         data.fetch("wisdm", source=tmp_path / "nowhere")
+    monkeypatch.setenv("FEDSTALE_DATA", str(tmp_path / "another"))  # from a cache: what was verified is taken as it is
+    assert (data.fetch("wisdm", source=folder) / "wisdm.csv").read_bytes() == kept
 
 
 @pytest.mark.parametrize(
