@@ -208,8 +208,7 @@ def client_sums(
 
     def ready(resident: ResidentModel) -> None:
         torch._foreach_copy_(resident.weights, weights)
-        for name, buffer in kept.items():
-            resident.buffers[name].copy_(buffer)
+        resident.put_buffers(kept)
         resident.module.eval()
 
     def part(start: int, stop: int) -> Tensor | slice:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,9 +84,28 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in module.named_buffers() if name in saved}
 
 
+def places_of_buffers(module: nn.Module) -> list[tuple[nn.Module, str, Tensor | None]]:
+    """Return whose each buffer is, its name there, and the tensor: a forward pass may assign another one."""
+    return [(part, key, tensor) for part in module.modules() for key, tensor in part._buffers.items()]
+
+
+def put_back(places: list[tuple[nn.Module, str, Tensor | None]]) -> None:
+    """Undo the assignments of buffers since `places_of_buffers`; what was changed in place stays changed."""
+    for part, key, tensor in places:
+        if getattr(part, key) is not tensor:
+            setattr(part, key, tensor)
+
+
 def read_buffers(module: nn.Module) -> Buffers:
     """Return copies of a module's buffers."""
-    return {name: buffer.detach().cpu().numpy().copy() for name, buffer in buffers_of(module).items()}
+    return {name: as_array(buffer).copy() for name, buffer in buffers_of(module).items()}
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor's values; bfloat16, which NumPy does not have, as float32."""
+    tensor = tensor.detach().cpu()
+    array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def write_buffers(module: nn.Module, buffers: Buffers) -> None:

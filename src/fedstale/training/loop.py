@@ -33,8 +33,7 @@ class LoopEngine(Engine):
         begin = setup.layout.views(start)
         weights, parameters = resident.weights, resident.parameters
         torch._foreach_copy_(weights, begin)
-        for name, buffer in resident.buffers.items():
-            buffer.copy_(job.buffers[name][i])
+        resident.put_buffers({name: buffer[i] for name, buffer in job.buffers.items()})
         step, limit = self._step(job, resident, i, start, shift)
         samples, task_loss, autocast = setup.train, setup.task.loss, setup.autocast
         sizes = None if job.sizes is None else job.sizes[i]
@@ -56,7 +55,7 @@ class LoopEngine(Engine):
             job.losses[i] /= taken
         for out, before, after in zip(setup.layout.views(job.out[i]), begin, weights, strict=True):
             torch.sub(before, after, out=out)
-        for name, buffer in resident.buffers.items():
+        for name, buffer in resident.buffers():
             job.buffers[name][i] = buffer
 
     def _step(

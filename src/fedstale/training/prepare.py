@@ -9,13 +9,17 @@ even where values tie (a tie that counts is positive, and positive values tie on
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from ..buffers import Buffers
+from ..checks import fail
 from .blocked import Forward, blocked
-from .layout import buffers_of, trainable
+from .layout import as_array, buffers_of, places_of_buffers, put_back, trainable
 
 
 def convolutional(module: nn.Module) -> bool:
@@ -60,8 +64,6 @@ class ResidentModel:
         The leaves that gradients are taken of.
     weights
         The same memory, outside of autograd: what a step changes.
-    buffers
-        What the module keeps beside them, by name.
     """
 
     def __init__(self, module: nn.Module, in_blocks: bool = False) -> None:
@@ -69,7 +71,31 @@ class ResidentModel:
         self.forward: Forward = (blocked(self.module) if in_blocks else None) or self.module
         self.parameters = trainable(self.module)
         self.weights = [p.detach() for p in self.parameters]
-        self.buffers = buffers_of(self.module)
+        self._kept = places_of_buffers(self.module)
+        places = {id(first): (part, key) for part, key, first in reversed(self._kept)}
+        self._saved = {name: (*places[id(first)], first) for name, first in buffers_of(self.module).items()}
+
+    def put_buffers(self, values: Mapping[str, Tensor]) -> None:
+        """Write what the module keeps beside its parameters, by name; nothing stays of what was assigned before."""
+        put_back(self._kept)
+        for name, (_, _, buffer) in self._saved.items():
+            buffer.copy_(values[name])
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Return what the module keeps now, by name."""
+        for name, (part, key, first) in self._saved.items():
+            value = getattr(part, key)
+            if value is not first and (not isinstance(value, Tensor) or value.shape != first.shape):
+                shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+                raise fail("model", f"buffer {name}", f"became {shown}: it must keep the shape {tuple(first.shape)}")
+            yield name, value.detach()
+
+    def changed_buffer(self, values: Buffers) -> str | None:
+        """Return the name of a buffer that was assigned, or does not have the given values any more."""
+        for name, (part, key, first) in self._saved.items():
+            if getattr(part, key) is not first or not np.array_equal(as_array(first), values[name]):
+                return name
+        return None
 
 
 def _pool_first(module: nn.Module) -> None:

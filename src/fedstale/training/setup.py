@@ -26,7 +26,7 @@ from ..tasks.scores import call, first_rows, try_out
 from ..tasks.task import Task
 from .blocked import can_run_blocked
 from .evaluation import Scoring
-from .layout import FlatLayout, flatten, read_buffers
+from .layout import FlatLayout, flatten, places_of_buffers, put_back, read_buffers
 from .local import LocalTraining, smallest_batches
 from .optimizers import make_optimizer
 from .prepare import ResidentModel, convolutional, prepare, stochastic
@@ -163,6 +163,7 @@ class TrainingSetup:
         built = task.build(seed)
         self.layout = FlatLayout.of(built)
         self.initial, self.initial_buffers = flatten(built), read_buffers(built)
+        buffers = places_of_buffers(built)
         outputs = try_out(built, task.loss, first_rows(task.train.x), first_rows(task.train.y))
         _check_single_samples(built, task, training)
         self.scoring = Scoring(task, outputs)
@@ -171,6 +172,7 @@ class TrainingSetup:
         convolutions = x is not None and x.ndim == 4 and x.is_floating_point() and convolutional(built)
         plain = device.type == "cpu" and not bfloat16
         in_blocks = convolutions and plain and x is not None and can_run_blocked(built, x[:2])
+        put_back(buffers)
         rows = min(2, task.train.num_samples)
         few = ClientData(first_rows(task.train.x), first_rows(task.train.y), np.array([0, rows]))
         trial = tried(built, task, few.x, few.y)

@@ -54,10 +54,9 @@ class VmapEngine(Engine):
             reason = " ".join(str(error).split())
             raise fail("engine", self.name, f"this model cannot be vectorised ({reason}): use engine='loop'") from error
         for resident in self._programs:
-            for name, buffer in resident.buffers.items():
-                if not np.array_equal(buffer.cpu().numpy(), setup.initial_buffers[name]):
-                    allowed = f"does not support a model that changes its buffer {name}: use engine='loop'"
-                    raise fail("engine", self.name, allowed)
+            if (buffer := resident.changed_buffer(setup.initial_buffers)) is not None:
+                allowed = f"does not support a model that changes its buffer {buffer}: use engine='loop'"
+                raise fail("engine", self.name, allowed)
         self.losses = None
 
     def _run(self, job: TrainingJob) -> None:
