@@ -91,3 +91,33 @@ def test_targets_of_another_shape_are_not_spread_over_all_samples() -> None:
         fs.simulate(task, rounds=1)
     with pytest.raises(InvalidInput, match=r"classes = 'shape \(4, 1\)': must be of shape \(4,\)"):
         accuracy(torch.eye(4), torch.arange(4)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("loss", "y"),
+    [
+        (functional.huber_loss, Y),  # torch says so in the backward pass only: "Found dtype Long but expected Float"
+        (functional.binary_cross_entropy_with_logits, Y),
+        (functional.binary_cross_entropy_with_logits, Y == 1),
+        (functional.binary_cross_entropy_with_logits, np.eye(2, dtype=bool)[Y]),
+        (nn.BCEWithLogitsLoss(), np.eye(2, dtype=int)[Y]),
+    ],
+)
+def test_integers_for_a_loss_that_wants_numbers_say_what_to_do(loss: Any, y: np.ndarray) -> None:
+    model = lambda: nn.Linear(3, 2) if y.ndim > 1 else nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))  # noqa: E731
+    with pytest.raises(
+        InvalidInput, match=r'cannot take .*; this loss wants numbers: y\.astype\("float32"\)'
+    ) as caught:
+        fs.Task.from_arrays(X, y, IDS, model=model, loss=loss)
+    assert "\n" not in str(caught.value)
+    fs.Task.from_arrays(X, y.astype("float32"), IDS, model=model, loss=loss)
+
+
+def test_no_advice_where_it_would_not_help() -> None:
+    with pytest.raises(InvalidInput, match=r"loss = 'cross_entropy': cannot take .*Target 7 is out of bounds\.$"):
+        fs.Task.from_arrays(X, np.full(40, 7), IDS, model=lambda: nn.Linear(3, 2))
+
+
+def test_a_loss_that_writes_into_its_outputs_is_one() -> None:
+    loss = lambda outputs, y: functional.cross_entropy(outputs.mul_(2.0), y)  # noqa: E731
+    assert fs.Task.from_arrays(X, Y, IDS, model=lambda: nn.Linear(3, 2), loss=loss).num_classes == 2

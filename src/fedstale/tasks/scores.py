@@ -144,13 +144,11 @@ def try_out(module: nn.Module, loss: Loss, x: Values, y: Values) -> Any:
                     "model", type(module).__name__, f"cannot take the inputs {_shown(x)}: {_line(error)}{hint}"
                 ) from error
             try:
-                with warnings.catch_warnings():
-                    # torch would subtract every target from every output, and only warn.
-                    warnings.filterwarnings("error", message="Using a target size")
-                    value = loss(outputs, y)
+                value = _value(loss, outputs, y)
             except Exception as error:
                 what = _shown(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
-                allowed = f"cannot take the outputs {what} and targets {_shown(y)}: {_line(error)}"
+                hint = '; this loss wants numbers: y.astype("float32")' if _wants_numbers(loss, outputs, y) else ""
+                allowed = f"cannot take the outputs {what} and targets {_shown(y)}: {_line(error)}{hint}"
                 raise fail("loss", getattr(loss, "__name__", type(loss).__name__), allowed) from error
     finally:
         module.train(was)
@@ -158,6 +156,31 @@ def try_out(module: nn.Module, loss: Loss, x: Values, y: Values) -> Any:
         shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise fail("loss", f"a value of shape {shown}", "must be the mean over the batch, a single number")
     return outputs
+
+
+def _value(loss: Loss, outputs: Any, y: Values) -> Tensor:
+    """Compute the loss, and its gradient by the outputs: of some dtypes torch says only then that it has none."""
+    with warnings.catch_warnings(), torch.enable_grad():
+        # torch would subtract every target from every output, and only warn.
+        warnings.filterwarnings("error", message="Using a target size")
+        if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+            return loss(outputs, y)
+        leaf = outputs.detach().requires_grad_()
+        value = loss(leaf.clone(), y)  # a loss may write into its outputs
+        if isinstance(value, Tensor) and value.requires_grad and not value.ndim:
+            torch.autograd.grad(value, leaf, allow_unused=True)
+        return value
+
+
+def _wants_numbers(loss: Loss, outputs: Any, y: Values) -> bool:
+    """Whether a loss that cannot take integers, or yes and no, takes the same as numbers with a fraction."""
+    if all(t.is_floating_point() for t in tensors(y).values()):
+        return False
+    try:
+        _value(loss, outputs, each(y, Tensor.float))
+    except Exception:  # whatever a loss of the user's raises
+        return False
+    return True
 
 
 def _shown(values: Any) -> str:
