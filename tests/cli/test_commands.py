@@ -308,3 +308,22 @@ def test_a_misspelt_command_is_named_once(words: list[str], meant: str) -> None:
 def test_help_says_what_an_argument_is(words: list[str], said: str) -> None:
     """In the command's own text: the help of arguments is lost between some versions of typer and click."""
     assert said in " ".join(ok(*words, "--help").split())
+
+
+def test_compare_swaps_labels_only_where_there_are_some(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default swap of 0.6 made `fedstale compare wisdm` fail, and stood in the title of a quadratic."""
+    short = ("--rules", "fedavg", "--seeds", 1, "--rounds", 2, "--quiet")
+    assert "swap" not in ok("compare", "quadratic", *short)
+    with pytest.raises(InvalidInput, match=r"swap = 0\.5: is for data sets by name"):
+        ok("compare", "quadratic", *short, "--swap", 0.5)
+    swaps: list[float] = []
+
+    def asked(settings: Any, *_: Any, **__: Any) -> Any:
+        swaps.append(settings.swap)
+        raise InvalidInput("enough")
+
+    monkeypatch.setattr("fedstale.simulation.compare_settings", asked)
+    for name in ("wisdm", "heart-disease", "digits"):
+        with pytest.raises(InvalidInput, match="enough"):
+            ok("compare", name, *short)
+    assert swaps == [0.0, 0.0, 0.6]

@@ -10,13 +10,15 @@ import typer
 
 from ..checks import number
 from ..simulation.settings import DEFAULT_TASK
+from ..tasks.defaults import CLIENTS, full_name
+from ..tasks.names import QUADRATIC
 from ..terminal import make_console
 from . import complete
 from .names import known
 from .options import Json, Quiet, Target, Wide, print_json, say, task_of, with_settings
 from .sweep import say_on_interrupt
 
-_SETTING = {"p_min": 0.05, "swap": 0.6}
+_P_MIN, _SWAP = {"p_min": 0.05}, {"swap": 0.6}
 """The default setting: the middle cell of the paper's grid, the fourth of its eight p_min and of its six swaps."""
 
 _LR = dict.fromkeys(("digits", "digits-mlp"), 10**-0.5)
@@ -75,7 +77,9 @@ def compare(
         settings = from_toml(Path(target), **changes)
         asked = file_methods(settings) if rules is None else methods(rules)
     else:
-        settings = make_settings(**{"task": task_of(target), "lr": _LR.get(target), **_SETTING, **changes})
+        task = task_of(target)
+        swapped = {} if full_name(task) in (*CLIENTS, QUADRATIC) else _SWAP  # those have no labels to be swapped
+        settings = make_settings(**{"task": task, "lr": _LR.get(target), **_P_MIN, **swapped, **changes})
         asked = methods(rules)
     count = (1 if quick else 3) if seeds is None else seeds
     with say_on_interrupt(kept=store is not None), warnings.catch_warnings(record=True) as caught:

@@ -221,10 +221,10 @@ def build(
     check_length(settings, participation)
     rule = make_rule(settings) if rule is None else rules.guard(rule, settings.clip_norm, settings.max_weight)
     estimator = make_estimator(settings, participation) if estimator is None else estimator
+    if isinstance(task, Quadratic) or not isinstance(settings.task, str) or settings.task == QUADRATIC:
+        _check_own_task(settings)
     if task is None:
         task = make_task(settings, participation, progress=progress)
-    else:
-        _check_own_task(settings)
     if task.num_clients != participation.num_clients:
         raise fail("participation", f"{participation.num_clients} clients", f"the task has {task.num_clients}")
     memory = settings.memory
@@ -291,13 +291,11 @@ def build(
 
 
 def _check_own_task(settings: Settings) -> None:
-    """Refuse settings that say how a data set is shared out where the task is an object: its data are shared out."""
-    if isinstance(settings.task, str):  # the task of these settings, made before
-        return
+    """Refuse settings that say how a data set is shared out for a task that is an object, or has no data at all."""
     for name in ("share", "partition", "partition_options", "swap"):
         given = getattr(settings, name)
         if given != type(settings).model_fields[name].get_default(call_default_factory=True):
-            raise fail(name, given, "is for data sets by name: this task has data of its own, as they are")
+            raise fail(name, given, "is for data sets by name: this task has its own data, or none")
 
 
 def _own_groups(task: Task, participation: who.Participation) -> Ints | None:
