@@ -177,6 +177,47 @@ def test_wrong_clients_and_splits_are_named() -> None:
         task.client_data(0, "tset")  # type: ignore[arg-type]
 
 
+class _Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.linear(a) * b[:, None]
+        return scores
+
+
+def test_test_samples_that_do_not_fit_are_refused_before_the_first_evaluation() -> None:
+    linear = lambda: nn.Linear(3, 2)  # noqa: E731
+    named = {"a": X, "b": X[:, 0], "label": Y}
+    for model, train, test, told in (
+        (
+            linear,
+            (X, Y),
+            (np.ones((9, 5)), Y[:9]),
+            r"'Linear': cannot take the inputs float32 \(2, 5\) of test samples",
+        ),
+        (linear, (X, Y), (np.ones((9, 3), dtype=int), Y[:9]), r"cannot take the inputs int64 \(2, 3\) of test samples"),
+        (linear, (X, Y), (X, X[:, 0]), r"y = 'torch.float32 of shape \(80,\)': classes must be int64"),
+        (_Weighted, named, {"a": X, "label": Y}, "'_Weighted': cannot take the inputs .* of test samples"),
+    ):
+        with pytest.raises(InvalidInput, match=told) as caught:
+            fs.Task.from_datasets(model, functional.cross_entropy, [train] * 2, [test] * 2)
+        assert "\n" not in str(caught.value)
+    mean = lambda: nn.Sequential(nn.Embedding(9, 4), nn.Flatten(1), nn.AdaptiveAvgPool1d(2))  # noqa: E731
+    short, long = ((np.ones((4, length), dtype=int), Y[:4]) for length in (6, 8))  # what the model takes may differ
+    fs.Task.from_datasets(mean, functional.cross_entropy, [short] * 2, [long] * 2)
+    alone = lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))  # noqa: E731
+    fs.Task.from_arrays(X, X[:, 0], IDS, model=alone, loss=functional.mse_loss, test=(X[:1], X[:1, 0], IDS[:1]))
+
+
+def test_what_is_no_list_of_clients_is_one_clear_line() -> None:
+    one = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    for given, name in ((one, "TensorDataset"), ({"x": X, "y": Y}, "dict"), (iter([(X, Y)]), "list_iterator")):
+        with pytest.raises(InvalidInput, match=f"test = '{name}': must be a list with one entry per client"):
+            fs.Task.from_datasets(lambda: nn.Linear(3, 2), functional.cross_entropy, [(X, Y)], given)  # type: ignore[arg-type]
+
+
 def _table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2, np.arange(60) // 20
 
@@ -186,6 +227,8 @@ def _table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     [
         ({"model": nn.Linear(3, 2)}, "model = 'Linear': must be a function that makes"),
         ({"batchsize": 3}, r"unknown option of a task 'batchsize': did you mean batch_size"),
+        ({"train": 3}, r"unknown option of a task 'train'"),
+        ({"num_classes": 5, "model": lambda: nn.Linear(3, 3)}, "num_classes = 5: the model puts out 3 scores"),
         ({"clients": [None] * 60}, r"clients\[0\] = None: whose this row is is missing"),
         ({"clients": np.array(["a", float("nan")] * 30, dtype=object)}, r"clients\[1\] = None"),
     ],

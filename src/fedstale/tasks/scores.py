@@ -129,8 +129,18 @@ def of_each_sample(loss: Loss, *, classes: bool) -> Metric | None:
     return None if found is None else lambda outputs, y: found(outputs, y, reduction="none")
 
 
-def try_out(module: nn.Module, loss: Loss, x: Values, y: Values) -> Any:
-    """Run the model and the loss on a few samples and return the outputs; what cannot work is said in one line."""
+def try_out(module: nn.Module, loss: Loss, x: Values, y: Values, whose: str = "") -> Any:
+    """Run the model and the loss on a few samples and return the outputs; what cannot work is said in one line.
+
+    Parameters
+    ----------
+    module, loss
+        What is tried.
+    x, y
+        The samples.
+    whose
+        What to say of these.
+    """
     was = module.training
     module.eval()
     try:
@@ -140,15 +150,14 @@ def try_out(module: nn.Module, loss: Loss, x: Values, y: Values) -> Any:
             except Exception as error:  # whatever a model of the user's raises
                 small = any(t.dtype in (torch.uint8, torch.int8, torch.int16) for t in tensors(x).values())
                 hint = '; an embedding takes int32 and int64: x.astype("int64")' if small else ""
-                raise fail(
-                    "model", type(module).__name__, f"cannot take the inputs {_shown(x)}: {_line(error)}{hint}"
-                ) from error
+                allowed = f"cannot take the inputs {_shown(x)}{whose}: {_line(error)}{hint}"
+                raise fail("model", type(module).__name__, allowed) from error
             try:
                 value = _value(loss, outputs, y)
             except Exception as error:
                 what = _shown(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
                 hint = '; this loss wants numbers: y.astype("float32")' if _wants_numbers(loss, outputs, y) else ""
-                allowed = f"cannot take the outputs {what} and targets {_shown(y)}: {_line(error)}{hint}"
+                allowed = f"cannot take the outputs {what} and targets {_shown(y)}{whose}: {_line(error)}{hint}"
                 raise fail("loss", getattr(loss, "__name__", type(loss).__name__), allowed) from error
     finally:
         module.train(was)

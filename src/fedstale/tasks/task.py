@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from ..checks import choose, fail, number, positive_int, unknown
 from ..randomness import generator
 from . import arrays
-from .client_data import ClientData, Values, gather, single
+from .client_data import ClientData, Values, each, gather, single
 from .label_swap import group_array
 from .samples import Fields, check_finite, read_samples
 from .scores import Loss, Metric, accuracy, check_metrics, first_rows, try_out
@@ -189,14 +190,18 @@ class Task:
         **options
             default_lr, lr_grid, batch_size, local_steps, metrics, optimizer, … of `Task`.
         """
+        for split, clients in (("train", train), ("test", test)):
+            one = isinstance(clients, (Dataset, Mapping)) or hasattr(clients, "with_format")
+            if one or not hasattr(clients, "__len__"):
+                raise fail(split, type(clients).__name__, "must be a list with one entry per client, such as [a, b]")
         if len(train) == 0 or len(train) != len(test):
             raise fail("train, test", (len(train), len(test)), "must have one entry per client, as many in both")
         fields = Fields(inputs, target)
-        both = (
-            gather([_read(own, fields, f"{split}[{i}]") for i, own in enumerate(clients)], split)
+        own, held_out = (
+            gather([_read(samples, fields, f"{split}[{i}]") for i, samples in enumerate(clients)], split)
             for split, clients in (("train", train), ("test", test))
         )
-        return cls._of(model, loss, *both, name=name, num_classes=num_classes, groups=groups, **options)
+        return cls._of(model, loss, own, held_out, options, name=name, num_classes=num_classes, groups=groups)
 
     @classmethod
     def from_arrays(
@@ -250,7 +255,7 @@ class Task:
         if loss is None:
             loss = arrays.usual_loss(train)
         options = {"client_names": names, **options}
-        return cls._of(model, loss, train, held_out, name=name, num_classes=num_classes, groups=groups, **options)
+        return cls._of(model, loss, train, held_out, options, name=name, num_classes=num_classes, groups=groups)
 
     @classmethod
     def _of(
@@ -259,24 +264,31 @@ class Task:
         loss: Loss,
         train: ClientData,
         test: ClientData,
+        options: dict[str, Any],
         *,
         name: str,
         num_classes: int | None,
         groups: ArrayLike | None,
-        **options: Any,
     ) -> Task:
         """Make a task; whether it is classification is seen from what the model puts out."""
+        known = cls.__dataclass_fields__.keys() - {"train", "test", "model", "loss", "groups_given"}
         for option in options:
-            if option not in cls.__dataclass_fields__:
-                raise unknown("option of a task", option, cls.__dataclass_fields__)
-        y = single(train.y)
-        outputs = try_out(build_model(model, 0), loss, first_rows(train.x), first_rows(train.y))
-        classes = y is not None and y.dtype == torch.int64 and y.ndim == 1
+            if option not in known:
+                raise unknown("option of a task", option, known)
+        targets, module = single(train.y), build_model(model, 0)
+        outputs = try_out(module, loss, first_rows(train.x), first_rows(train.y))
+        classes = targets is not None and targets.dtype == torch.int64 and targets.ndim == 1
         scores = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
         if num_classes is None and classes and scores:
             num_classes = outputs.shape[1]
         own = {"groups_given": groups is not None, **options}
-        return cls(name, train, test, model, loss, num_classes, group_array(groups, train.num_clients), **own)
+        task = cls(name, train, test, model, loss, num_classes, group_array(groups, train.num_clients), **own)
+        if num_classes is not None and scores and outputs.shape[1] < num_classes:
+            raise fail("num_classes", num_classes, f"the model puts out {outputs.shape[1]} scores")
+        # Two, though there be one: what a model makes of a single sample may have a dimension less.
+        x, y = (each(part, lambda t: t[[0, -1]]) for part in (test.x, test.y))
+        try_out(module, loss, x, y, " of test samples")
+        return task
 
 
 def _read(samples: Any, fields: Fields, where: str) -> tuple[Values, Values]:
