@@ -133,13 +133,43 @@ def test_a_model_is_fitted_to_a_log_of_its_own() -> None:
     assert DailyMarkov.fit(log, 50).num_clients == 50
 
 
+@pytest.mark.parametrize(("mean", "rho"), [(0.08, 0.0), (0.2, 0.0), (0.08, 0.5), (0.2, 0.5)])
+def test_persistence_is_what_is_left_when_the_day_is_taken_out(mean: float, rho: float) -> None:
+    """A day alone, ρ = 0, was fitted as persistence of 0.2 and 0.32."""
+    hours = np.maximum(1.0 + 1.3 * np.sin(np.arange(48) / 48 * 2 * np.pi), 0.02)
+    rates = np.random.default_rng(0).beta(mean * 4, (1 - mean) * 4, 400)
+    log = replace(Trace.record(DailyMarkov(rates, hours, rho), 1, 480), round_seconds=1800.0)
+    assert DailyMarkov.fit(log).persistence == pytest.approx(rho, abs=0.02)
+    assert summarise(log).stays > rho + 0.05
+    without = summarise(replace(log, round_seconds=None))
+    assert without.persistence == without.stays
+
+
+@pytest.mark.parametrize(
+    "rows", [np.eye(48), np.eye(48)[:, :3], np.c_[np.ones(48), np.zeros((48, 9))], np.arange(96).reshape(48, 2) % 5 > 0]
+)
+def test_a_model_of_an_odd_log(rows: np.ndarray) -> None:
+    """Everybody once; few devices; one always and the others never; all of them most of the time."""
+    log = replace(Trace.from_matrix(rows), round_seconds=3600.0)
+    fitted = DailyMarkov.fit(log)
+    assert fitted.probabilities().mean() == pytest.approx(log.probabilities().mean(), rel=0.02)
+
+
+def test_a_log_in_which_everybody_is_always_there_has_no_model() -> None:
+    log = replace(Trace.from_matrix(np.ones((48, 3))), round_seconds=3600.0)
+    with pytest.raises(InvalidInput, match=r"^mean_p = 1.0: every device is always there: there is nothing to fit$"):
+        DailyMarkov.fit(log)
+
+
 def close(found: LogSummary, wanted: LogSummary) -> None:
     """Whether the statistics of a made log are those of a real one, as far as a few hundred devices can tell."""
     assert found.mean_p == pytest.approx(wanted.mean_p, rel=0.1)
     assert found.median_p == pytest.approx(wanted.median_p, rel=0.25)
     assert found.share_never == pytest.approx(wanted.share_never, abs=0.05)
+    assert found.inverse_p == pytest.approx(wanted.inverse_p, rel=0.2)  # phones: 29.0 ± 1.6 on twelve seeds, log 32.6
     assert found.online == pytest.approx(wanted.online, abs=0.12 * wanted.online[1])
     assert found.stays == pytest.approx(wanted.stays, abs=0.05)
+    assert found.persistence == pytest.approx(wanted.persistence, abs=0.05)
     assert found.lag1 == pytest.approx(wanted.lag1, abs=0.07)
     assert found.mean_abs_correlation == pytest.approx(wanted.mean_abs_correlation, abs=0.015)
     assert found.mean_correlation == pytest.approx(wanted.mean_correlation, abs=0.01)
@@ -179,6 +209,29 @@ def test_the_model_that_needs_no_file_is_the_one_of_the_file() -> None:
     np.testing.assert_allclose(np.asarray(shipped.rates), np.asarray(fitted.rates), atol=2e-3)
     np.testing.assert_allclose(np.asarray(shipped.shape), np.asarray(fitted.shape), atol=1e-3)
     assert shipped.persistence == pytest.approx(fitted.persistence, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [24, 723, 5000])
+def test_the_model_has_phones_that_never_come_and_none_of_which_no_trace_knows(count: int) -> None:
+    """All of them came, with p down to 8e-8: the mean of 1/p was 24,000 for 723 phones, and grew with their number."""
+    p = make("phones", kind="model", num_clients=count).probabilities()
+    comes = p[p > 0.0]
+    assert (1.0 / comes).mean() == pytest.approx(32.59, abs=0.01)
+    assert 1 / 200 < comes.min() < 0.006
+    assert p.mean() == pytest.approx(0.0805, rel=0.02)
+    # Of the 29 % that the trace never saw some are rare.
+    missed = (1 - p) * (1 - (1 - 0.6875) * p) ** 197
+    assert missed.mean() == pytest.approx(0.2918, abs=0.02)
+    assert (p == 0.0).mean() == pytest.approx(0.184, abs=0.02)
+    assert (make("phones", kind="model", num_clients=count, only_seen=True).probabilities() > 0.0).all()
+
+
+def test_the_model_and_the_days_have_the_same_mean_of_1_over_p() -> None:
+    means = []
+    for kind in ("bootstrap", "model"):
+        p = make("phones", path=phones_path(), kind=kind).probabilities()
+        means.append((1.0 / p[p > 0.0]).mean())
+    assert means[1] == pytest.approx(means[0], rel=0.04)
 
 
 def test_phones_of_any_number() -> None:

@@ -23,8 +23,10 @@ from .log_summary import summarise
 from .processes import Memo, Process, frozen, persistent
 from .trace import Trace
 
-_DRAWS = 40_000
-"""Rates that are drawn to find quantiles of their distribution."""
+_STEPS = 8_000
+"""Steps of the grid on which rates are distributed."""
+_HALVINGS = 25
+"""Of an interval in which a parameter of that distribution is looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +111,13 @@ class DailyMarkov(Process):
     ) -> DailyMarkov:
         """Return the model whose statistics are those of a log, for any number of clients.
 
-        ρ: what a device that is there has more of a chance to be there in the next round, all devices together. Rates:
-        a Beta distribution with the log's mean p, and its shape such that the expected share of devices that never come
-        within as many rounds is the log's; its quantiles are dealt out to the clients at random. Shape of the day: the
-        log's share of devices online by the time of the day, averaged over three neighbouring rounds, with the lag of
-        the persistence taken out.
+        ρ: what a device that is there has more of a chance to be there in the next round than the time of the day
+        says, all devices together (`LogSummary.persistence`). Rates: a share of the clients has rate 0 and never comes;
+        the others have a Beta distribution that begins at one round in as many as the log has (it cannot tell rarer
+        ones from those that never come), dealt out to them at random. Its two parameters and the share are such that
+        mean p, the expected share that does not come within as many rounds, and the mean of 1/p over those that come
+        are the log's. Shape of the day: the log's share of devices online by the time of the day, averaged over three
+        neighbouring rounds, with the lag of the persistence taken out.
 
         Parameters
         ----------
@@ -130,11 +134,30 @@ class DailyMarkov(Process):
         if seen.profile is None:
             raise fail("period", None, "the log has no times: give the number of rounds in a day")
         n, rounds = trace.num_clients if num_clients is None else num_clients, int(np.median(trace.known_rounds()))
-        return cls.of_statistics(n, seen.mean_p, seen.share_never, seen.stays, seen.profile, rounds, seed=seed)
+        return cls.of_statistics(
+            n,
+            mean_p=seen.mean_p,
+            never=seen.share_never,
+            inverse_p=seen.inverse_p,
+            persistence=seen.persistence,
+            profile=seen.profile,
+            rounds=rounds,
+            seed=seed,
+        )
 
     @classmethod
     def of_statistics(
-        cls, num_clients: int, mean_p: float, never: float, stays: float, profile: ArrayLike, rounds: int, seed: int = 0
+        cls,
+        num_clients: int,
+        *,
+        mean_p: float,
+        never: float,
+        inverse_p: float,
+        persistence: float,
+        profile: ArrayLike,
+        rounds: int,
+        seed: int = 0,
+        only_seen: bool = False,
     ) -> DailyMarkov:
         """Return the model with given statistics (see `fit`), for N clients.
 
@@ -142,31 +165,66 @@ class DailyMarkov(Process):
         ----------
         num_clients
             N.
-        mean_p, never
-            Mean p, and the share of the clients that is not expected to come within `rounds` rounds.
-        stays, profile
-            `LogSummary.stays` and `LogSummary.profile`.
+        mean_p, never, inverse_p
+            Mean p, the share of the clients that is not expected to come within `rounds` rounds, and the mean of 1/p
+            over those that come.
+        persistence, profile
+            `LogSummary.persistence` and `LogSummary.profile`.
         rounds
             How many rounds that is.
         seed
             Which client has which rate.
+        only_seen
+            Whether those that never come are left out.
         """
         n, online = client_count("num_clients", num_clients), vector("profile", profile)
-        rho = float(np.clip(number("stays", stays), 0.0, 0.99))
+        if probability("mean_p", mean_p) == 1.0:
+            raise fail("mean_p", mean_p, "every device is always there: there is nothing to fit")
+        rho = float(np.clip(number("persistence", persistence), 0.0, 0.99))
         smooth = (np.roll(online, 1) + online + np.roll(online, -1)) / 3.0
         shape = np.maximum((smooth - rho * np.roll(smooth, 1)) / (1.0 - rho), 0.0)
-        rates = _rates(probability("mean_p", mean_p), number("never", never, 0.0, 1.0), rho, rounds)
-        quantiles = np.quantile(rates, (np.arange(n) + 0.5) / n)
-        return cls(generator(seed, "rates of a model").permutation(quantiles), shape, rho)
+        inverse = number("inverse_p", inverse_p, 1.0)
+        share, grid, weights = _rates(mean_p, number("never", never, 0.0, 1.0), inverse, rho, rounds)
+        none = 0 if only_seen else min(round(share * n), n - 1)
+        rates = np.concatenate([np.zeros(none), _dealt(grid, weights, n - none)])
+        return cls(generator(seed, "rates of a model").permutation(rates), shape, rho)
 
 
-def _rates(mean: float, never: float, rho: float, rounds: int) -> Float:
-    """Draw from the Beta distribution with this mean under which this share never comes in so many rounds."""
-    low, high = 0.02, 200.0
-    rates = np.full(_DRAWS, mean)
-    for _ in range(20):
-        a = (low * high) ** 0.5
-        rates = generator(0, "rates").beta(a, a * (1.0 - mean) / mean, _DRAWS)
-        absent = (1.0 - rates) * (1.0 - (1.0 - rho) * rates) ** (rounds - 1)
-        low, high = (a, high) if float(absent.mean()) > never else (low, a)
-    return np.asarray(rates)
+def _rates(mean: float, never: float, inverse: float, rho: float, rounds: int) -> tuple[float, Float, Float]:
+    """Return the share of clients that never comes, and the rates of the others with their weights on a grid.
+
+    Of those that do not come within the rounds some never do and some are rare; two bisections tell how many, and how
+    unequal the others are. A Beta distribution that begins at 0 and is as unequal as phones are has rates of 1e-8, of
+    which no log knows, and with them a 1/p_var of thousands.
+    """
+    least = 1.0 / (rounds + 1)
+    odds = np.linspace(-30.0, 30.0, _STEPS)  # logarithms: most of the grid lies where rates are small
+    logs = -np.logaddexp(0.0, -odds), -np.logaddexp(0.0, odds)
+    grid = least + (1.0 - least) * np.exp(logs[0])
+    misses = (1.0 - grid) * (1.0 - (1.0 - rho) * grid) ** (rounds - 1)
+
+    def weights(share: float) -> Float:
+        """Of a Beta distribution that has the mean, and of those the one that has the mean of 1/p."""
+        rate = min(max((mean / (1.0 - share) - least) / (1.0 - least), 1e-6), 1.0 - 1e-6)
+        low, high = 0.01, 200.0
+        for _ in range(_HALVINGS):
+            a = (low * high) ** 0.5
+            likely = a * logs[0] + a * (1.0 - rate) / rate * logs[1]
+            found = np.exp(likely - likely.max())
+            found /= found.sum()
+            low, high = (a, high) if float(found @ (1.0 / grid)) > inverse else (low, a)
+        return np.asarray(found)
+
+    few, many = 0.0, never
+    for _ in range(_HALVINGS):
+        share = (few + many) / 2.0
+        missed = share + (1.0 - share) * float(weights(share) @ misses)
+        few, many = (few, share) if missed > never else (share, many)
+    return share, grid, weights(share)
+
+
+def _dealt(grid: Float, weights: Float, count: int) -> Float:
+    """Return a rate for each of as many clients: harmonic means over equal shares, so that 1/p_var is that of all."""
+    edges = np.arange(count + 1) / count
+    inverse = np.interp(edges, np.cumsum(weights), np.cumsum(weights / grid), left=0.0)
+    return np.asarray(1.0 / (np.diff(inverse) * count))

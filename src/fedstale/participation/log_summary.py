@@ -28,10 +28,15 @@ class LogSummary:
         Over the devices, of the share of the known rounds in which each came.
     share_never
         Share of the devices that never came.
+    inverse_p
+        Mean of 1/p over the devices that came; NaN where none did.
     online
         The smallest and the largest number of devices at a time.
     stays
         Pooled persistence: (P(there | there before) − p)/(1 − p); 0 where rounds are independent.
+    persistence
+        The same beyond the day: against p of the time of the day (each device's p times the profile) instead of p.
+        Without a profile it is `stays`.
     lag1
         Mean over the devices of the correlation of a round with the next.
     mean_abs_correlation, mean_correlation
@@ -44,8 +49,10 @@ class LogSummary:
     mean_p: float
     median_p: float
     share_never: float
+    inverse_p: float
     online: tuple[int, int]
     stays: float
+    persistence: float
     lag1: float
     mean_abs_correlation: float
     mean_correlation: float
@@ -74,21 +81,37 @@ def summarise(trace: Trace, period: int | None = None) -> LogSummary:
         profile = np.array([there[h::day].sum() for h in range(day)]) / np.maximum(seen, 1)
     both = known[1:] & known[:-1]
     before, after = there[:-1] & both, there[1:] & both
-    again, was = (before & after).sum(axis=0), before.sum(axis=0)
-    spare = float(was @ (1.0 - p))
+    by_day = p[None, :]
+    if profile is not None and profile.any():
+        by_day = np.minimum(p * (profile / profile.mean())[:, None], 1.0)
     absolute, mean = _correlations(there, known, p)
     online = there.sum(axis=1)
     return LogSummary(
         mean_p=float(p.mean()),
         median_p=float(np.median(p)),
         share_never=float((p == 0.0).mean()),
+        inverse_p=float((1.0 / p[p > 0.0]).mean()) if p.any() else float("nan"),
         online=(int(online.min()), int(online.max())),
-        stays=float((again - was * p).sum() / spare) if spare > 0.0 else 0.0,
+        stays=_stays(before, after, p[None, :]),
+        persistence=_stays(before, after, by_day),
         lag1=_lag1(before, after, both),
         mean_abs_correlation=absolute,
         mean_correlation=mean,
         profile=profile,
     )
+
+
+def _stays(before: _Bools, after: _Bools, by_day: Float) -> float:
+    """Of those that were there, what more of them is there again than p says, as a share of what there could be.
+
+    `by_day` has the p of the devices by the time of the day, shape (period, N).
+    """
+    period, again, spare = len(by_day), 0.0, 0.0
+    for h in range(period):
+        was = before[h::period].sum(axis=0)
+        again += float(((before & after)[h::period].sum(axis=0) - was * by_day[(h + 1) % period]).sum())
+        spare += float(was @ (1.0 - by_day[h]))
+    return again / spare if spare > 0.0 else 0.0
 
 
 def _lag1(before: _Bools, after: _Bools, both: _Bools) -> float:

@@ -28,7 +28,7 @@ FILE = "availability-phones.txt"
 SHA256 = "7179b6661ad450d9bba408170786b2d5b598f363f8063796ab25a8c7346b1827"
 _HALF_HOUR = 1800.0
 _PHONES = 723
-_MODEL: dict[str, Any] = {"mean_p": 0.0805, "never": 0.2918, "stays": 0.6942, "rounds": 198}
+_MODEL: dict[str, Any] = {"mean_p": 0.0805, "never": 0.2918, "inverse_p": 32.59, "persistence": 0.6875, "rounds": 198}
 _PROFILE = (
     0.0900,
     0.0890,
@@ -128,17 +128,15 @@ def phones(
     devices
         Seed of the draw of the phones (of the rates, for "model"): the clients are the same for every seed of a run.
     only_seen
-        Whether phones that never came are left out.
+        Whether phones that never came (that never come, for "model") are left out.
     repeat
         "replay" alone: whether the five days start over after their end.
     """
     n = num_clients or _PHONES
     if repeat and kind != "replay":
         raise fail("repeat", repeat, f'"{kind}" has no end')
-    if kind == "model" and only_seen:
-        raise fail("only_seen", only_seen, 'the model has no phone that never comes for certain: use "bootstrap"')
     if kind == "model":
-        return DailyMarkov.of_statistics(n, **_MODEL, profile=_PROFILE, seed=devices)
+        return DailyMarkov.of_statistics(n, **_MODEL, profile=_PROFILE, seed=devices, only_seen=only_seen)
     if path is None:
         raise fail("path", None, f"must name {FILE}")
     trace = _verified_phones(path)
