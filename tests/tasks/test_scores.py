@@ -121,3 +121,14 @@ def test_no_advice_where_it_would_not_help() -> None:
 def test_a_loss_that_writes_into_its_outputs_is_one() -> None:
     loss = lambda outputs, y: functional.cross_entropy(outputs.mul_(2.0), y)  # noqa: E731
     assert fs.Task.from_arrays(X, Y, IDS, model=lambda: nn.Linear(3, 2), loss=loss).num_classes == 2
+
+
+def test_counts_and_a_model_of_their_mean_and_variance_are_no_classes() -> None:
+    counts = np.arange(40) % 30
+    likelihood = lambda out, y: functional.gaussian_nll_loss(out[:, 0], y.float(), out[:, 1].exp())  # noqa: E731
+    task = fs.Task.from_arrays(X, counts, IDS, model=lambda: nn.Linear(3, 2), loss=likelihood)
+    assert task.num_classes is None
+    assert "accuracy" not in fs.simulate(task, rounds=1, progress=False).metrics
+    of_classes = lambda out, y: functional.cross_entropy(out, y, label_smoothing=0.1)  # noqa: E731
+    with pytest.raises(InvalidInput, match="classes must lie in 0 … 1"):  # a loss that cannot take them
+        fs.Task.from_arrays(X, np.where(np.arange(40) < 36, Y, 2), IDS, model=lambda: nn.Linear(3, 2), loss=of_classes)

@@ -181,6 +181,24 @@ def _value(loss: Loss, outputs: Any, y: Values) -> Tensor:
         return value
 
 
+def are_classes(loss: Loss, scores: Tensor, targets: list[Tensor]) -> bool:
+    """Whether integers are classes that the scores are of: not where some are none of these, and the loss takes them.
+
+    So it is with counts, and a model that puts out a mean and a variance.
+    """
+    if isinstance(loss, nn.CrossEntropyLoss) or loss is functional.cross_entropy:
+        return True
+    ends = [int(end) for y in targets if len(y) for end in (y.min(), y.max())]
+    beyond = next((end for end in ends if not 0 <= end < scores.shape[1]), None)
+    if beyond is None:
+        return True
+    try:
+        _value(loss, scores, torch.full((len(scores),), beyond))
+    except Exception:  # whatever a loss of the user's raises
+        return True
+    return False
+
+
 def _wants_numbers(loss: Loss, outputs: Any, y: Values) -> bool:
     """Whether a loss that cannot take integers, or yes and no, takes the same as numbers with a fraction."""
     if all(t.is_floating_point() for t in tensors(y).values()):

@@ -24,7 +24,7 @@ from . import arrays
 from .client_data import ClientData, Values, each, gather, single
 from .label_swap import group_array
 from .samples import Fields, check_finite, read_samples
-from .scores import Loss, Metric, accuracy, check_metrics, first_rows, try_out
+from .scores import Loss, Metric, accuracy, are_classes, check_metrics, first_rows, try_out
 
 __all__ = ["ClientData", "Loss", "Task", "build_model"]
 
@@ -180,7 +180,8 @@ class Task:
         name
             What it is called in stores and figures.
         num_classes
-            Default: what the model puts out, where targets are integers, one per sample, and outputs are scores.
+            Default: what the model puts out, where targets are integers, one per sample, and outputs are scores; no
+            classes where the loss takes targets beyond these, as with counts.
         groups
             As in `Task`; default: in a run the rare clients are group 1.
         inputs, target
@@ -279,7 +280,7 @@ class Task:
         outputs = try_out(module, loss, first_rows(train.x), first_rows(train.y))
         classes = targets is not None and targets.dtype == torch.int64 and targets.ndim == 1
         scores = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
-        if num_classes is None and classes and scores:
+        if num_classes is None and classes and scores and are_classes(loss, outputs, [train.y, test.y]):
             num_classes = outputs.shape[1]
         own = {"groups_given": groups is not None, **options}
         task = cls(name, train, test, model, loss, num_classes, group_array(groups, train.num_clients), **own)
