@@ -19,8 +19,9 @@ from fedstale.advice_words import size_text
 from fedstale.analysis import Estimate
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app
+from fedstale.log_noise import noise_limits
 from fedstale.measured import MeasuredCorrelation, MeasuredGain, PilotedRule
-from fedstale.participation import Bernoulli, Trace
+from fedstale.participation import Bernoulli, Trace, frequencies
 from fedstale.simulation.pilot import _Runs, run_pilot, stored_pilot
 from tests.command_line import ok
 from tests.docs.blocks import shape
@@ -152,6 +153,39 @@ def test_answers(p: list[float], options: dict[str, object], verdict: str, words
     found = advise(p, **options)  # type: ignore[arg-type]
     assert found.verdict == verdict
     assert words in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        (["1111"], "Cannot tell"),
+        (["1111"] * 20, "Cannot tell"),
+        (["1110"] * 20, "Cannot tell"),
+        (["1" * 12] * 400, "Do not bother"),
+    ],
+)
+def test_a_log_that_is_too_short_decides_nothing(lines: list[str], verdict: str, tmp_path: Path) -> None:
+    """It said for sure that every client always comes, below a table by which that may be one round in five."""
+    log = tmp_path / "log.txt"
+    log.write_text("\n".join(lines))
+    for more in ([], ["--correlation", "0.9"]):
+        said = " ".join(ok("advise", log, *more).split())
+        assert f"{verdict} " in said
+        assert ("too short to say whether there is noise" in said) == (verdict == "Cannot tell")
+    log.write_text("\n".join(["1" * 12, "1" * 11 + "0", *["1" * 12] * 3]))
+    assert "too short to say whether there is noise" in " ".join(ok("advise", log, "--correlation", "0.9").split())
+
+
+def test_limits_of_the_noise() -> None:
+    """As often as they promise, the noise is between them; and of no absence in n rounds they leave about 4/n."""
+    p = np.linspace(0.2, 1.0, 12)
+    true = ((1 - p) / p).sum() / 144
+    logs = [frequencies(Trace.record(Bernoulli(p), seed, 100)) for seed in range(200)]
+    held = np.mean([low <= true <= high for low, high in map(noise_limits, logs)])
+    assert 0.9 < held < 0.99
+    low, high = noise_limits(frequencies(Trace.from_matrix(["1"] * 100)))
+    assert low == 0.0
+    assert high == pytest.approx(0.0384, abs=1e-4)
 
 
 def test_the_share_of_clients_seen_before() -> None:

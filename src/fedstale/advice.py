@@ -18,7 +18,7 @@ The answer follows from the tables. Where a pilot compared the two, keep if the 
 objective by more than twice the error of the difference, do not bother if with the higher one, else nobody can tell.
 Without it the answer is about the unbiased rules: where all lines of the table gain at least `_WORTH`, keep; where none
 does, do not bother; else nobody can tell before c is known. Where there is hardly any noise to begin with, do not
-bother.
+bother; where a log is too short to know whether there is any, nobody can tell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import theory
-from .advice_words import measured_reason, measured_sentence, percent_text, range_text, size_text, unbiased_sentence
+from .advice_words import (
+    measured_reason,
+    measured_sentence,
+    percent_text,
+    quiet_reason,
+    range_text,
+    short_log_reason,
+    size_text,
+    unbiased_sentence,
+)
 from .checks import Float, counted, fail, number, positive_int, vector
 from .measured import MeasuredCorrelation, MeasuredGain, Verdict
 
@@ -71,8 +80,8 @@ class Advice:
         T, the length of the run that is meant.
     seen
         S, the share of the noise that is due to clients that were seen before.
-    noise, noise_together
-        V₀, and Var Σ_S 1/(n p_i) (κ = 1), which is None where nothing is known of who comes together.
+    noise, noise_together, noise_limits
+        V₀, Var Σ_S 1/(n p_i) (κ = 1), and between which limits V₀ lies; None where no log says it.
     correlation
         c where it was given or measured, else None.
     table
@@ -99,6 +108,7 @@ class Advice:
     seen: float
     noise: float
     noise_together: float | None
+    noise_limits: tuple[float, float] | None
     correlation: float | None
     table: tuple[_ExpectedNoise, ...]
     gain: MeasuredGain | None
@@ -119,6 +129,7 @@ def advise(
     *,
     rounds: int | None = None,
     noise_together: float | None = None,
+    noise_limits: tuple[float, float] | None = None,
     gain: MeasuredGain | None = None,
 ) -> Advice:
     """Say whether to keep stale updates, and with which rule.
@@ -136,6 +147,8 @@ def advise(
         T; default: 10/p_min, ten visits of the rarest client.
     noise_together
         Var Σ_S 1/(n p_i) over the clients that come, as a log or a process has it (`theory.weight_variance`).
+    noise_limits
+        Between which limits V₀ lies, where p is from a log; default: p is exact.
     gain
         What a pilot measured of the default rule and U-FedAvg; the answer is then about these two.
     """
@@ -152,16 +165,20 @@ def advise(
     largest = max(noise, noise_together or 0.0)
     memory = f"{size_text(storage['float32'])} ({counted(chance.size, 'client')} × {num_params:,} parameters × 4 bytes)"
     verdict: Verdict = "do not bother"
-    reason, beta = _quiet(largest), None
-    if reason is not None:
+    least, most = (noise, noise) if noise_limits is None else noise_limits
+    beta = None
+    if max(largest, most) <= _NEGLIGIBLE:
+        reason = quiet_reason(largest)
         rule = _without_memory(chance)
         sentence = f'Do not bother to keep stale updates: {reason}. Take rule "{rule}", and save {memory}.'
-    elif gain is not None:
+    elif gain is not None and largest > _NEGLIGIBLE:
         verdict, reason = gain.verdict, measured_reason(gain)
         rule = gain.plain.rule if verdict == "do not bother" else gain.memory.rule
         sentence = measured_sentence(verdict, reason, gain, memory)
     else:
         verdict, reason = _verdict(table, seen, correlation)
+        if largest <= _NEGLIGIBLE or (verdict == "keep" and least <= _NEGLIGIBLE):
+            verdict, reason = "cannot tell", short_log_reason(least, max(largest, most))
         rule, beta = ("fedstale", "auto") if verdict != "do not bother" else (_without_memory(chance), None)
         sentence = unbiased_sentence(verdict, reason, rule, memory)
     return Advice(
@@ -175,6 +192,7 @@ def advise(
         seen=seen,
         noise=noise,
         noise_together=noise_together,
+        noise_limits=noise_limits,
         correlation=known,
         table=table,
         gain=gain,
@@ -241,15 +259,6 @@ def _line(correlation: float, seen: float) -> _ExpectedNoise:
 
 def _without_memory(p: Float) -> str:
     return "fedavg" if p.max() <= _SAME * p.min() else "u-fedavg"
-
-
-def _quiet(noise: float) -> str | None:
-    """Say why there is nothing to take away; None where there is something."""
-    if noise == 0.0:
-        return "every client always comes, and plain averaging is exact"
-    if noise <= _NEGLIGIBLE:
-        return f"the noise of absence is only {noise:.2g} of a client's squared update"
-    return None
 
 
 def _verdict(

@@ -17,6 +17,21 @@ def size_text(size: float) -> str:
     return f"{size / unit[1]:.3g} {unit[0]}"
 
 
+def quiet_reason(noise: float) -> str:
+    """Why there is nothing to take away."""
+    if noise == 0.0:
+        return "every client always comes, and plain averaging is exact"
+    return f"the noise of absence is only {noise:.2g} of a client's squared update"
+
+
+def short_log_reason(least: float, most: float) -> str:
+    """Why a log does not say whether there is anything to take away."""
+    return (
+        "the log is too short to say whether there is noise to take away: by the confidence limits of p it is "
+        f"{least:.2g} to {most:.2g} of a client's squared update"
+    )
+
+
 def measured_reason(gain: MeasuredGain) -> str:
     """What the two rules ended with in a pilot."""
     both = gain.memory, gain.plain

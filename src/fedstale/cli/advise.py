@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SHOWN = 24
 _QUARTERS = 4
 _MOST_PAIRS = 2000
-"""Devices of a log up to which it is looked who comes together."""
+"""Devices of a log up to which it is summed up."""
 
 
 def advise(
@@ -80,14 +80,16 @@ def advise(
     if correlation is not None and pilot is not None:
         raise InvalidInput("give either --correlation or --pilot")
     trace = None if log is None else _log(log, num_clients, round_, unit)
-    together = None
+    log_says: dict[str, Any] = {}
     if trace is not None:
+        from ..log_noise import noise_limits, noise_together
         from ..participation import frequencies
 
-        chance = frequencies(trace).probabilities
+        found = frequencies(trace)
+        chance = found.probabilities
         if not chance.any():
             raise InvalidInput(f"no client takes part in {log}")
-        together = _together(trace, chance)
+        log_says = {"noise_together": noise_together(trace, chance), "noise_limits": noise_limits(found)}
         rounds = trace.num_rounds if rounds is None else rounds
     else:
         if round_ is not None or num_clients is not None or unit is not None:
@@ -95,10 +97,11 @@ def advise(
         chance = np.array(numbers("--p", p or ""))
         if not ((chance >= 0.0) & (chance <= 1.0)).all():
             raise fail("--p", p, "must be probabilities in [0, 1]")
-    measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds, negligible(chance, together))
+    quiet = negligible(chance, log_says.get("noise_together"))
+    measured, gain, size = _measured(pilot, chance if trace is None else trace, rounds, quiet)
     given = correlation if measured is None else measured
     sizes: Any = {} if num_params is size is None else {"num_params": size if num_params is None else num_params}
-    made = think(chance, correlation=given, rounds=rounds, noise_together=together, gain=gain, **sizes)
+    made = think(chance, correlation=given, rounds=rounds, gain=gain, **log_says, **sizes)
     if json:
         never = [] if trace is None else [trace.name(int(k)) for k in np.flatnonzero(chance == 0.0)]
         print_json({**asdict(made), "never_names": never, "measured": None if measured is None else asdict(measured)})
@@ -119,19 +122,6 @@ def _log(log: Path, num_clients: int | None, length: str | None, unit: str | Non
 
         return read_phones(fetch_phones())
     return Trace.from_csv(log, num_clients, round=length, unit=unit)
-
-
-def _together(trace: Trace, chance: Float) -> float | None:
-    """Variance of a round's total weight over the clients that come, from the rounds of the log."""
-    comes = np.flatnonzero(chance > 0.0)
-    if comes.size > _MOST_PAIRS or trace.num_rounds < 2:
-        return None
-    known, there = trace.known()[:, comes], trace.matrix()[:, comes]
-    away = np.where(known, there / chance[comes] - 1.0, 0.0)
-    both = known.astype(np.float64)
-    # Σ_ij of the covariances, each from the rounds in which both are known.
-    covariance = (away.T @ away) / np.maximum(both.T @ both, 1.0)
-    return float(max(covariance.mean(), 0.0))
 
 
 def _measured(
@@ -175,6 +165,8 @@ def _show(
         say(f"Quarters by p: {quantiles_text(chance, quantile_groups(chance, _QUARTERS))}")
     _show_coverage(say, advice, trace, chance)
     text = f"Noise of absence in a round without a memory (U-FedAvg): {advice.noise:.3g} of a client's squared update"
+    if advice.noise_limits is not None:
+        text += " ({:.3g} to {:.3g} by the confidence limits of p)".format(*advice.noise_limits)
     if advice.noise_together is not None:
         text += f" if clients came independently; {advice.noise_together:.3g} as they come, if their updates are alike"
     if measured is not None and measured.alike is not None and advice.noise_together is not None:
