@@ -211,6 +211,16 @@ def test_test_samples_that_do_not_fit_are_refused_before_the_first_evaluation() 
     fs.Task.from_arrays(X, X[:, 0], IDS, model=alone, loss=functional.mse_loss, test=(X[:1], X[:1, 0], IDS[:1]))
 
 
+@pytest.mark.parametrize("choice", [{"inputs": ["foo"]}, {"target": "bar"}])
+def test_names_for_samples_that_have_none_are_refused(choice: dict[str, Any]) -> None:
+    one = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    for given in ((X, Y), one):
+        with pytest.raises(
+            InvalidInput, match=r"train\[0\] = 'a pair \(x, y\)': inputs= and target= choose among names"
+        ):
+            fs.Task.from_datasets(lambda: nn.Linear(3, 2), functional.cross_entropy, [given], [given], **choice)
+
+
 def test_what_is_no_list_of_clients_is_one_clear_line() -> None:
     one = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
     for given, name in ((one, "TensorDataset"), ({"x": X, "y": Y}, "dict"), (iter([(X, Y)]), "list_iterator")):

@@ -58,6 +58,13 @@ class Fields:
         x = columns[names[0]] if len(names) == 1 else {name: columns[name] for name in names}
         return x if self.transform is None else self.transform(x), columns[target]
 
+    def pair(self, both: Sequence[Any], where: str) -> tuple[Any, Any]:
+        """Return inputs and target of samples without names."""
+        if self.inputs is not None or self.target is not None:
+            allowed = "inputs= and target= choose among names: samples must be dicts for that"
+            raise fail(where, "a pair (x, y)", allowed)
+        return both[0], both[1]
+
     def _target(self, columns: Mapping[str, Any], where: str) -> str:
         if self.target is not None:
             if self.target not in columns:
@@ -83,7 +90,7 @@ def read_samples(samples: Any, fields: Fields, where: str) -> tuple[Values, Valu
         What errors call it.
     """
     if isinstance(samples, tuple) and len(samples) == 2:
-        x, y = samples
+        x, y = fields.pair(samples, where)
     elif isinstance(samples, Mapping):
         x, y = fields.parts(samples, where)
     elif hasattr(samples, "with_format"):  # Hugging Face: columns at once instead of item by item
@@ -119,7 +126,7 @@ def _stacked(samples: Any, fields: Fields, where: str) -> tuple[Any, Any]:
     if isinstance(together, Mapping):
         return fields.parts(together, where)
     if isinstance(together, (list, tuple)) and len(together) == 2:
-        return together[0], together[1]
+        return fields.pair(together, where)
     raise fail(where, f"items of type {type(items[0]).__name__}", "must be pairs (x, y) or dicts")
 
 
