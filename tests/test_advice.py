@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import fedstale as fs
 from fedstale.advice import _NEGLIGIBLE, _WORTH, Advice, advise
-from fedstale.advice_words import size_text
+from fedstale.advice_words import percent_text, size_text
 from fedstale.analysis import Estimate
 from fedstale.checks import InvalidInput
 from fedstale.cli.app import app
-from fedstale.log_noise import noise_limits
+from fedstale.log_noise import noise_limits, share_seen
 from fedstale.measured import MeasuredCorrelation, MeasuredGain, PilotedRule
 from fedstale.participation import Bernoulli, Trace, frequencies
 from fedstale.simulation.pilot import _Runs, run_pilot, stored_pilot
@@ -112,7 +112,7 @@ def test_the_answer_follows_from_the_table(
     assert f"{size:,} parameters" in found.sentence
     if found.verdict == "keep":
         assert min(line.beta for line in found.table) > 0.0
-        assert f"{min(gains):.0%}" in found.sentence
+        assert percent_text(min(gains), min(gains), _WORTH) in found.sentence
         assert correlation is not None  # p alone never says that a memory helps
     for line in found.table:
         assert line.fedstale <= min(1.0, line.fedvarp) + 1e-12
@@ -193,6 +193,43 @@ def test_the_share_of_clients_seen_before() -> None:
     p, rounds = 0.2, 7
     expected = np.mean([1 - (1 - p) ** t for t in range(rounds)])
     assert advise([p] * 3, rounds=rounds).seen == pytest.approx(expected)
+
+
+@given(st.integers(0, 100), st.integers(1, 30))
+def test_in_a_log_it_is_counted_who_was_seen_before(seed: int, rounds: int) -> None:
+    """It was reckoned as if rounds were independent: 65% on the phones, which stay and so are new for longer: 58%."""
+    rng = np.random.default_rng(seed)
+    lines = rng.choice([-1, 0, 0, 1], (12, 5))
+    lines[0, lines.max(axis=0) < 0] = 0
+    trace = Trace.from_matrix(lines)
+    p = frequencies(trace).probabilities
+    shares = []
+    for client in np.flatnonzero(p > 0):
+        known = lines[lines[:, client] >= 0, client]
+        fresh = (np.argmax(known) + 1) * 12 / len(known)  # rounds until it was seen
+        shares.append(max(0.0, 1 - fresh / rounds))
+    odds = (1 - p[p > 0]) / p[p > 0]
+    expected = odds @ shares / odds.sum() if odds.any() else 1.0
+    assert share_seen(trace, p, rounds) == pytest.approx(expected)
+
+
+def test_what_is_said_of_who_was_seen_before(tmp_path: Path) -> None:
+    assert "due to clients seen before, if rounds were independent" in " ".join(ok("advise", "--p", "3x0.5").split())
+    log = tmp_path / "log.txt"
+    log.write_text("\n".join(["00", "00", "00", "11"] * 2))
+    said = " ".join(ok("advise", log).split())
+    assert "8 rounds; 50% of the noise is due to clients seen before, as in the log" in said
+    said = " ".join(ok("advise", log, "--rounds", "16").split())
+    assert "16 rounds; 75% of the noise" in said
+
+
+@pytest.mark.parametrize("correlation", [0.332, 0.3315, 0.3317, 0.33165])
+def test_no_ten_percent_that_is_less_than_ten_percent(correlation: float) -> None:
+    found = advise([1.0] * 12 + [0.1] * 12, correlation=correlation)
+    assert found.verdict == "do not bother"
+    words = re.search(r"takes away ([0-9.]+)% of the noise, less than 10%", found.sentence)
+    assert words is not None
+    assert float(words[1]) < 10.0
 
 
 def test_a_pilot_measures() -> None:

@@ -7,9 +7,10 @@ participation noise of a round is
     V  = V₀ + κ (Var Σ_S 1/(n p_i) − V₀)       for clients that come together, κ the cosine between their updates.
 
 A memory multiplies it by 1 − S(2βc − β²), with c the correlation of a stored update with the client's next one and S
-the share of V₀ that is due to clients that were seen before: s_i = 1 − (1 − (1−p_i)^T)/(p_i T) on average over T
-rounds. The smallest is 1 − Sc² at β = c. p says S; c it does not say: it is given, or measured in a pilot, or unknown,
-and then the table has a line for each of several.
+the share of V₀ that is due to clients that were seen before. Where there is a log, S is counted in it (`log_noise`); in
+independent rounds it is s_i = 1 − (1 − (1−p_i)^T)/(p_i T) on average over T rounds. The smallest is 1 − Sc² at β = c. p
+says S; c it does not say: it is given, or measured in a pilot, or unknown, and then the table has a line for each of
+several.
 
 That table is of the unbiased rules. The default rule, `rules.DEFAULT`, trades some bias for less noise and is not in
 it: what it is worth is measured, by a pilot that runs it and U-FedAvg, each at its own best rate.
@@ -130,6 +131,7 @@ def advise(
     rounds: int | None = None,
     noise_together: float | None = None,
     noise_limits: tuple[float, float] | None = None,
+    seen: float | None = None,
     gain: MeasuredGain | None = None,
 ) -> Advice:
     """Say whether to keep stale updates, and with which rule.
@@ -149,6 +151,8 @@ def advise(
         Var Σ_S 1/(n p_i) over the clients that come, as a log or a process has it (`theory.weight_variance`).
     noise_limits
         Between which limits V₀ lies, where p is from a log; default: p is exact.
+    seen
+        S, as a log has it; default: what it would be in independent rounds.
     gain
         What a pilot measured of the default rule and U-FedAvg; the answer is then about these two.
     """
@@ -157,8 +161,8 @@ def advise(
     positive_int("num_params", num_params)
     summary = theory.participation_summary(chance)
     length = int(np.ceil(10.0 / summary.p_min - 1e-9)) if rounds is None else positive_int("rounds", rounds)
-    seen = _seen(chance, length)
-    table = tuple(_line(c, seen) for c in _correlations(correlation))
+    known_before = _seen(chance, length) if seen is None else number("seen", seen, 0.0, 1.0)
+    table = tuple(_line(c, known_before) for c in _correlations(correlation))
     noise = summary.absence
     known = correlation.correlation if isinstance(correlation, MeasuredCorrelation) else correlation
     storage = {"float32": 4 * chance.size * num_params, "bfloat16": 2 * chance.size * num_params}
@@ -176,7 +180,7 @@ def advise(
         rule = gain.plain.rule if verdict == "do not bother" else gain.memory.rule
         sentence = measured_sentence(verdict, reason, gain, memory)
     else:
-        verdict, reason = _verdict(table, seen, correlation)
+        verdict, reason = _verdict(table, known_before, length, correlation)
         if largest <= _NEGLIGIBLE or (verdict == "keep" and least <= _NEGLIGIBLE):
             verdict, reason = "cannot tell", short_log_reason(least, max(largest, most))
         rule, beta = ("fedstale", "auto") if verdict != "do not bother" else (_without_memory(chance), None)
@@ -189,7 +193,7 @@ def advise(
         ratio=summary.ratio,
         inverse_p_var=summary.inverse_p_var,
         rounds=length,
-        seen=seen,
+        seen=known_before,
         noise=noise,
         noise_together=noise_together,
         noise_limits=noise_limits,
@@ -230,7 +234,10 @@ def _coming(every: Float) -> Float:
 
 
 def _seen(p: Float, rounds: int) -> float:
-    """S: of the weights ω_i, the share of rounds in which client i was there before; 1 where there is no noise."""
+    """S in independent rounds: of the weights ω_i, the share of rounds in which client i was there before.
+
+    1 where there is no noise.
+    """
     odds = (1.0 - p) / p
     if not odds.sum() > 0.0:
         return 1.0
@@ -262,27 +269,27 @@ def _without_memory(p: Float) -> str:
 
 
 def _verdict(
-    table: tuple[_ExpectedNoise, ...], seen: float, correlation: float | MeasuredCorrelation | None
+    table: tuple[_ExpectedNoise, ...], seen: float, rounds: int, correlation: float | MeasuredCorrelation | None
 ) -> tuple[Verdict, str]:
     """Read the answer about the unbiased rules off the table, and say why."""
     gains = [1.0 - line.fedstale for line in table]
     least, most = min(gains), max(gains)
     known = "measured" if isinstance(correlation, MeasuredCorrelation) else "assumed"
     best = max(table, key=lambda line: -line.fedstale)
-    reach = range_text(line.correlation for line in table)
+    reach, taken = range_text(line.correlation for line in table), percent_text(least, most, _WORTH)
     if most < _WORTH:
         if correlation is None:
             return "do not bother", (
-                f"even updates that keep a correlation of {best.correlation:g} would take away only {most:.0%} of the "
-                f"noise: {1 - seen:.0%} of it is due to clients that were not seen before"
+                f"even updates that keep a correlation of {best.correlation:g} would take away only "
+                f"{percent_text(most, most, _WORTH)} of the noise in {counted(rounds, 'round')}: {1 - seen:.0%} of it "
+                "is due to clients that were not seen before"
             )
         return "do not bother", (
-            f"with the {known} correlation ({reach}) a memory takes away {percent_text(least, most)} of the noise, "
-            f"less than {_WORTH:.0%}"
+            f"with the {known} correlation ({reach}) a memory takes away {taken} of the noise, less than {_WORTH:.0%}"
         )
     if least >= _WORTH:
         return "keep", (
-            f"with the {known} correlation ({reach}) a memory takes away {percent_text(least, most)} of the noise, "
+            f"with the {known} correlation ({reach}) a memory takes away {taken} of the noise, "
             f"at β = {range_text(line.beta for line in table)}"
         )
     limit = (_WORTH / seen) ** 0.5
@@ -293,5 +300,5 @@ def _verdict(
         )
     return "cannot tell", (
         f"the {known} correlation ({reach}) is too uncertain: a memory pays from {limit:.2f} on, and here "
-        f"takes away {percent_text(least, most)} of the noise; a longer pilot tells more"
+        f"takes away {taken} of the noise; a longer pilot tells more"
     )

@@ -58,9 +58,9 @@ def range_text(numbers: Iterable[float]) -> str:
     return f"{values[0]:.2f}" if len(values) == 1 else f"{values[0]:.2f} to {values[-1]:.2f}"
 
 
-def percent_text(least: float, most: float) -> str:
-    """Shares from the least to the most, or the one that there is."""
-    low, high = f"{least:.0%}", f"{most:.0%}"
+def percent_text(least: float, most: float, limit: float) -> str:
+    """Shares from the least to the most, or the one that there is; none is rounded to a limit that it is not."""
+    low, high = (_percent(share, limit) for share in (least, most))
     return low if low == high else f"{low} to {high}"
 
 
@@ -94,3 +94,8 @@ def measured_sentence(verdict: Verdict, reason: str, gain: MeasuredGain, memory:
         f"Cannot tell whether stale updates are worth keeping: {reason}. More rounds and seeds tell more (fedstale "
         f'compare). Until then "{keeping}" costs {memory}, "{without}" nothing.'
     )
+
+
+def _percent(share: float, limit: float) -> str:
+    texts = (f"{share:.{digits}%}" for digits in range(9) if f"{share:.{digits}%}" != f"{limit:.{digits}%}")
+    return next(texts, f"{share:.0%}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from ..checks import Float, InvalidInput, counted, fail, printable
+from ..checks import Float, InvalidInput, counted, fail, positive_int, printable
 from ..terminal import make_console
 from .options import Json, numbers, print_json
 
@@ -82,15 +82,19 @@ def advise(
     trace = None if log is None else _log(log, num_clients, round_, unit)
     log_says: dict[str, Any] = {}
     if trace is not None:
-        from ..log_noise import noise_limits, noise_together
+        from ..log_noise import noise_limits, noise_together, share_seen
         from ..participation import frequencies
 
         found = frequencies(trace)
         chance = found.probabilities
         if not chance.any():
             raise InvalidInput(f"no client takes part in {log}")
-        log_says = {"noise_together": noise_together(trace, chance), "noise_limits": noise_limits(found)}
-        rounds = trace.num_rounds if rounds is None else rounds
+        rounds = trace.num_rounds if rounds is None else positive_int("--rounds", rounds)
+        log_says = {
+            "noise_together": noise_together(trace, chance),
+            "noise_limits": noise_limits(found),
+            "seen": share_seen(trace, chance, rounds),
+        }
     else:
         if round_ is not None or num_clients is not None or unit is not None:
             raise InvalidInput("--round, --unit and --num-clients are for a log")
@@ -181,7 +185,7 @@ def _show(
             "the pilot."
         )
     if advice.noise > 0.0:
-        _show_table(console, advice)
+        _show_table(console, advice, "as in the log" if trace is not None else "if rounds were independent")
     if advice.gain is not None:
         _show_gain(console, advice.gain)
     kind = " (the paper's MNIST CNN; --num-params for yours)" if model else ""
@@ -232,7 +236,7 @@ def _show_coverage(say: Any, advice: Advice, trace: Trace | None, chance: Float)
     )
 
 
-def _show_table(console: Any, advice: Advice) -> None:
+def _show_table(console: Any, advice: Advice, where: str) -> None:
     from rich.table import Table
 
     table = Table(
@@ -243,7 +247,7 @@ def _show_table(console: Any, advice: Advice) -> None:
     for line in advice.table:
         cells = (f"{line.correlation:.2f}", f"{line.beta:.2f}", f"{line.fedstale:.1%}", f"{line.fedvarp:.1%}")
         table.add_row(*cells)
-    table.caption = f"{advice.rounds} rounds; {advice.seen:.0%} of the noise is due to clients seen before"
+    table.caption = f"{advice.rounds} rounds; {advice.seen:.0%} of the noise is due to clients seen before, {where}"
     console.print(table)
     if advice.correlation is None:
         beta = ", ".join(f"{value:.2f} at {scale:g}" for scale, value in advice.theory_beta.items())
