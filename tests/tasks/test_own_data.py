@@ -46,6 +46,15 @@ def test_the_model_and_the_loss_have_defaults() -> None:
         assert run.final(metric) < bound
 
 
+def test_integers_are_in_their_order_whatever_they_are_kept_in() -> None:
+    """As objects, which is how pandas keeps some of them, they were in the order of text: 0, 1, 10, 11, 2."""
+    ids = np.arange(40) % 12
+    plain, objects = (fs.Task.from_arrays(X, Y, clients) for clients in (ids, ids.astype(object)))
+    assert objects.client_names == plain.client_names == tuple(map(str, range(12)))
+    assert objects.fingerprint() == plain.fingerprint()
+    assert fs.Task.from_arrays(X, Y, np.array([2**64, "b"] * 20, dtype=object)).client_names == (str(2**64), "b")
+
+
 def test_the_same_seed_gives_the_same_split_and_another_one_another() -> None:
     one, same, other = (fs.Task.from_arrays(X, Y, IDS, seed=seed) for seed in (1, 1, 2))
     assert one.fingerprint() == same.fingerprint()
@@ -239,6 +248,11 @@ def _table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ({"batchsize": 3}, r"unknown option of a task 'batchsize': did you mean batch_size"),
         ({"train": 3}, r"unknown option of a task 'train'"),
         ({"num_classes": 5, "model": lambda: nn.Linear(3, 3)}, "num_classes = 5: the model puts out 3 scores"),
+        ({"clients": np.arange(60) // 20 + 0.0}, r"clients = 'float64': must be integers or names: clients\.astype"),
+        (
+            {"test": (np.ones((2, 3)), [0, 1], ["0", "1"])},  # as text, 10 would come before 2: other clients' samples
+            "test = 'clients of <U1': must be of the kind of the others, int64",
+        ),
         ({"clients": [None] * 60}, r"clients\[0\] = None: whose this row is is missing"),
         ({"clients": np.array(["a", float("nan")] * 30, dtype=object)}, r"clients\[1\] = None"),
     ],

@@ -37,6 +37,8 @@ def split(
         if not isinstance(test, tuple) or len(test) != 3:
             raise fail("test", type(test).__name__, "must be (x, y, clients)")
         test_inputs, test_targets, test_owners = _table(*test, "test: ")
+        if (names.dtype.kind in "iub") != (test_owners.dtype.kind in "iub"):
+            raise fail("test", f"clients of {test_owners.dtype}", f"must be of the kind of the others, {names.dtype}")
         if (strangers := np.setdiff1d(test_owners, names)).size:
             raise fail("test", str(strangers[0]), "is a client without training samples")
         train = by_client(inputs, targets, index, len(names), np.arange(len(index)))
@@ -48,13 +50,17 @@ def split(
 def _table(x: Any, y: Any, clients: ArrayLike, where: str) -> tuple[Values, Values, NDArray[Any]]:
     inputs, targets = as_tensors(x, f"{where}x"), target_tensors(y, f"{where}y")
     owners = np.asarray(clients)
+    if owners.dtype.kind == "f" and owners.size:
+        allowed = 'must be integers or names: clients.astype("int64"), once rows without a client are left out'
+        raise fail(f"{where}clients", f"{owners.dtype}", allowed)
     if owners.ndim != 1 or owners.size == 0 or owners.dtype.kind not in "iubUSO":
         raise fail(f"{where}clients", f"array of shape {owners.shape}, {owners.dtype}", "must be one name per sample")
     if owners.dtype.kind == "O":
         place = next((place for place, owner in enumerate(owners) if is_missing(owner)), None)
         if place is not None:
             raise fail(f"{where}clients[{place}]", None, "whose this row is is missing: name it, or leave the row out")
-        owners = owners.astype(str)
+        # Integers as such, whatever pandas keeps them in: as text, 10 would come before 2.
+        owners = owners.astype(np.int64 if all(map(_is_integer, owners)) else str)
     for argument, values in (("x", inputs), ("y", targets)):
         for tensor in tensors(values).values():
             if tensor.ndim == 0 or len(tensor) != len(owners):
@@ -62,6 +68,10 @@ def _table(x: Any, y: Any, clients: ArrayLike, where: str) -> tuple[Values, Valu
                 raise fail(f"{where}{argument}", f"shape {tuple(tensor.shape)}", allowed)
         check_finite(values, f"{where}{argument}")
     return inputs, targets, owners
+
+
+def _is_integer(owner: Any) -> bool:
+    return isinstance(owner, (int, np.integer)) and not isinstance(owner, bool) and -(2**63) <= owner < 2**63
 
 
 def held_out(owners: Ints, count: int, share: float, seed: int) -> tuple[Ints, Ints]:

@@ -228,7 +228,7 @@ class Task:
         x, y
             Inputs and targets of all samples: arrays, tensors, data frames, or dicts of them.
         clients
-            Whose each row is: numbers or names, shape (n,). Clients are put into the order of their names.
+            Whose each row is: integers or names, shape (n,). Clients are put into the order of these.
         model, loss
             As for `from_datasets`; default: a linear model, with cross-entropy for integer targets and the squared
             error for others.
