@@ -53,6 +53,13 @@ def test_wrong_settings_are_named(settings: dict[str, Any], named: str) -> None:
         LocalTraining(**settings)
 
 
+@pytest.mark.parametrize("name", ["SGD", "Sgd", "sgd"])
+def test_sgd_is_sgd_in_any_case(name: str) -> None:
+    training = LocalTraining(lr=0.1, optimizer=name, momentum=0.5)
+    assert training.plain
+    assert training == LocalTraining(lr=0.1, momentum=0.5)
+
+
 def test_a_schedule_that_returns_nonsense_is_named() -> None:
     training = LocalTraining(lr=0.1, schedule=lambda t: -1.0)
     with pytest.raises(InvalidInput, match=r"schedule\(4\) = -1.0"):

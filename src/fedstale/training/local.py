@@ -97,6 +97,8 @@ class LocalTraining:
             raise fail("schedule", self.schedule, "must be a name or a function of the round")
         if not isinstance(self.optimizer, str) and not callable(self.optimizer):
             raise fail("optimizer", self.optimizer, "must be a name or a function of (parameters, rate)")
+        if isinstance(self.optimizer, str) and self.optimizer.lower() == SGD:  # names count in any case
+            object.__setattr__(self, "optimizer", SGD)
         if self.momentum and self.optimizer != SGD:
             raise fail("momentum", self.momentum, "is of sgd: other optimisers have options of their own")
         if self.weight_decay and not isinstance(self.optimizer, str):
