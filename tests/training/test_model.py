@@ -119,5 +119,8 @@ def test_other_unsuitable_models_are_refused() -> None:
         FlatLayout.of(nn.Sequential(nn.Flatten()))
     with pytest.raises(InvalidInput, match="float64"):
         FlatLayout.of(nn.Linear(2, 2).double())
+    for lazy in (nn.LazyLinear(3), nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d(affine=False))):
+        with pytest.raises(InvalidInput, match="has no shape before a first batch: give the layer its input size"):
+            FlatLayout.of(lazy)
     with pytest.raises(InvalidInput, match=r"vector = 'array of shape \(3,\)'"):
         unflatten(nn.Linear(2, 2), np.zeros(3))

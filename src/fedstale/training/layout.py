@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..buffers import Buffers
 from ..checks import fail
@@ -33,6 +34,10 @@ class FlatLayout:
     @classmethod
     def of(cls, module: nn.Module) -> FlatLayout:
         """Read the layout of a module."""
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if is_lazy(tensor):
+                allowed = "has no shape before a first batch: give the layer its input size instead of a lazy one"
+                raise fail("model", name, allowed)
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise fail("model", type(module).__name__, "has no trainable parameters")
