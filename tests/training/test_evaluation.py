@@ -1,8 +1,10 @@
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from fedstale.checks import InvalidInput
@@ -62,9 +64,49 @@ def test_a_loss_of_ones_own_is_summed_per_client() -> None:
     assert np.isclose(result.losses[1], expected, rtol=1e-5)
 
 
-def test_evaluation_leaves_training_alone() -> None:
-    from torch import nn
+def test_one_number_per_class_is_not_one_per_sample() -> None:
+    """Where there are two classes: the metric is tried on two samples, and on three."""
 
+    def by_class(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        right = (logits.argmax(1) == y).float()
+        return torch.stack([right[y == k].sum() / max(1, int((y == k).sum())) for k in (0, 1)])
+
+    both = replace(task(), metrics={"by_class": by_class})
+    engine = make(both, LocalTraining(lr=0.1), engine="loop")
+    module, test = engine.module(engine.initial), both.test
+    values = [float(by_class(module(x), y).mean()) for x, y in (test.client(i) for i in range(4))]
+    expected = np.average(values, weights=test.sizes)
+    assert engine.evaluate(engine.initial).metrics()["by_class"] == pytest.approx(expected)
+
+
+class Scores(NamedTuple):
+    logits: torch.Tensor
+    inputs: list[torch.Tensor]
+
+
+def test_named_tuples_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstale.training.evaluation._EVALUATION_BYTES", 64)
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(36, 4)
+
+        def forward(self, x: torch.Tensor) -> Scores:
+            return Scores(self.layer(x.flatten(1)), [x])
+
+    def loss(scores: Scores, y: torch.Tensor) -> torch.Tensor:
+        assert len(scores.inputs[0]) == len(y)
+        return functional.cross_entropy(scores.logits, y)
+
+    problem = replace(task(), model=Named, loss=loss, num_classes=None, metrics={})
+    engine = make(problem, LocalTraining(lr=0.1), engine="loop")
+    module, test = engine.module(engine.initial), problem.test
+    expected = [float(loss(module(x), y)) for x, y in (test.client(i) for i in range(4))]
+    np.testing.assert_allclose(engine.evaluate(engine.initial).client_losses, expected, rtol=1e-5)
+
+
+def test_evaluation_leaves_training_alone() -> None:
     model = lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 4))  # noqa: E731
     engine = make(task(model), LocalTraining(lr=0.1, batch_size=8), engine="loop")
     before = engine.updates(engine.initial, [0, 1], 0).copy()

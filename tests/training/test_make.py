@@ -92,7 +92,7 @@ def test_an_error_in_a_client_reaches_the_caller() -> None:
         return logits.mean()
 
     engine = make(task(loss=broken), LOCAL, engine="loop", threads=2)
-    with pytest.raises(RuntimeError, match="this loss is broken"):
+    with pytest.raises(InvalidInput, match="cannot be trained: RuntimeError: this loss is broken"):
         engine.updates(engine.initial, [0, 1, 2], 0)
 
 

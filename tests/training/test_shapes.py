@@ -75,6 +75,21 @@ def test_any_optimiser_and_clipping(name: str, kind: Any, clip: float | None) ->
     np.testing.assert_array_equal(mine.updates(mine.initial, [1], 0), engine.updates(engine.initial, [1], 0))
 
 
+def test_a_function_that_makes_the_optimiser_is_tried_once_before() -> None:
+    def own(parameters: Any, rate: float, *, inertia: float = 0.0) -> torch.optim.Optimizer:
+        first, *others = parameters  # what works for the model's parameters, and for one alone does not
+        assert others
+        return torch.optim.SGD([first, *others], rate, momentum=inertia)
+
+    options: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "steps": 3, "optimizer": own}
+    engine = make(regression(), LocalTraining(**options, optimizer_options={"inertia": 0.5}))
+    assert engine.updates(engine.initial, [1], 0).any()
+    with pytest.raises(InvalidInput, match=r"optimizer = 'own': cannot be made with .*'speed': 1.*: .*'speed'"):
+        make(regression(), LocalTraining(**options, optimizer_options={"speed": 1}))
+    with pytest.raises(InvalidInput, match="optimizer = '<lambda>': must return an optimiser of torch, not NoneType"):
+        make(regression(), LocalTraining(**{**options, "optimizer": lambda parameters, rate: None}))
+
+
 def test_clipping_of_sgd_is_that_of_torch() -> None:
     task, training = regression(), LocalTraining(lr=0.05, batch_size=4, steps=3, clip_gradient=0.1)
     engine = make(task, training)

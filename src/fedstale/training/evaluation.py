@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +23,9 @@ from ..federation import Ints
 from ..randomness import generator
 from ..tasks.client_data import Values, single, tensors
 from ..tasks.made import MadeData
-from ..tasks.scores import Metric, as_float, call, of_each_sample
+from ..tasks.scores import Metric, as_float, call, first_rows, of_each_sample
 from ..tasks.task import Task
+from .blame import PASSED_ON, blame
 
 if TYPE_CHECKING:
     from .prepare import ResidentModel
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOSS = "loss"
 _ACCURACY = "accuracy"
+_TRIED = 2
+"""Samples that metrics are tried on."""
 _EVALUATION_BYTES = 32 * 2**20
 """Activations of one evaluation batch."""
 
@@ -128,7 +133,7 @@ class Scoring:
     task
         Whose.
     outputs
-        What the model puts out for its first training samples: metrics are tried on it.
+        Returns what the model puts out for so many of the first training samples: metrics are tried on it.
 
     Attributes
     ----------
@@ -139,7 +144,7 @@ class Scoring:
         The loss, then the metrics.
     """
 
-    def __init__(self, task: Task, outputs: Any) -> None:
+    def __init__(self, task: Task, outputs: Callable[[int], Any]) -> None:
         y = single(task.train.y)
         # Cross-entropy leaves places of class −100 out of its mean; whether there are some is seen where all are there.
         splits = task.train, task.test
@@ -149,17 +154,24 @@ class Scoring:
         self.by_sample = loss is not None
         self._scores: dict[str, Metric] = {_LOSS: loss or task.loss, **task.metrics}
         self.names = tuple(self._scores)
-        first = {name: t[:2] for name, t in tensors(task.train.y).items()}
-        few = first.get("", first)
+        few = outputs(_TRIED)
         for name, metric in task.metrics.items():
             try:
-                value = torch.as_tensor(metric(outputs, few))
+                value = torch.as_tensor(metric(few, first_rows(task.train.y, _TRIED)))
                 float(value.double().mean())
             except Exception as error:  # whatever a metric of the user's raises
                 reason = " ".join(str(error).split()) or type(error).__name__
                 raise fail("metrics", name, f"cannot be computed: {reason}") from error
-            per_sample = value.ndim > 0 and len(value) == len(next(iter(first.values())))
-            self.by_sample = self.by_sample and per_sample
+            self.by_sample = self.by_sample and _is_per_sample(value, task, _TRIED)
+        more = _TRIED + 1
+        if self.by_sample and task.metrics and task.train.num_samples >= more:
+            # One number per class looks like one per sample where there are as many classes as samples.
+            try:
+                few, targets = outputs(more), first_rows(task.train.y, more)
+                again = [metric(few, targets) for metric in task.metrics.values()]
+                self.by_sample = all(_is_per_sample(torch.as_tensor(value), task, more) for value in again)
+            except Exception:  # a model that takes pairs, say: what two samples said is believed
+                return
 
     def of_samples(self, outputs: Any, y: Values, count: int) -> Float:
         """Return the values of each sample, shape (scores, count)."""
@@ -171,6 +183,10 @@ class Scoring:
     def of_client(self, outputs: Any, y: Values) -> Float:
         """Return the values of a client, shape (scores,)."""
         return np.array([float(torch.as_tensor(score(outputs, y)).double().mean()) for score in self._scores.values()])
+
+
+def _is_per_sample(value: Tensor, task: Task, count: int) -> bool:
+    return value.ndim > 0 and len(value) == min(count, task.train.num_samples)
 
 
 def _not_negative(values: Values) -> bool:
@@ -214,33 +230,49 @@ def client_sums(
     def part(start: int, stop: int) -> Tensor | slice:
         return everything[start:stop] if first is None else slice(first + start, first + stop)
 
+    def values(resident: ResidentModel, start: int, stop: int) -> Float:
+        with torch.no_grad():
+            ready(resident)
+            try:
+                pieces = [(low, min(low + step, stop)) for low in range(start, stop, step)]
+                outputs = joined([as_float(call(resident.forward, data.inputs(part(*piece)))) for piece in pieces])
+                y = data.targets(part(start, stop))
+                if scoring.by_sample:
+                    return scoring.of_samples(outputs, y, stop - start)
+                return scoring.of_client(outputs, y)
+            finally:
+                resident.module.train()
+
+    def named(resident: ResidentModel, start: int, stop: int) -> Float:
+        try:
+            return values(resident, start, stop)
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            inner = bounds[(bounds > start) & (bounds < stop)]
+            alone = [
+                (data.client_of(int(rows[low])), partial(values, resident, int(low), int(high)))
+                for low, high in pairwise(np.unique([start, *inner, stop]))
+            ]
+            raise blame(setup.task, "evaluated", error, alone) from error
+
     if scoring.by_sample:
         each = np.zeros((len(scoring.names), len(rows)))
 
         def samples(resident: ResidentModel, start: int) -> None:
-            with torch.no_grad():
-                ready(resident)
-                stop = min(start + step, len(rows))
-                outputs = as_float(call(resident.forward, data.inputs(part(start, stop))))
-                each[:, start:stop] = scoring.of_samples(outputs, data.targets(part(start, stop)), stop - start)
-                resident.module.train()
+            stop = min(start + step, len(rows))
+            each[:, start:stop] = named(resident, start, stop)
 
         evaluate(samples, range(0, len(rows), step))
         owner = np.repeat(np.arange(clients), np.diff(bounds))
-        return np.stack([np.bincount(owner, values, clients) for values in each])
+        return np.stack([np.bincount(owner, own, clients) for own in each])
 
     sums = np.zeros((len(scoring.names), clients))
 
     def evaluate_client(resident: ResidentModel, client: int) -> None:
         start, stop = int(bounds[client]), int(bounds[client + 1])
-        if start == stop:
-            return
-        with torch.no_grad():
-            ready(resident)
-            pieces = [(low, min(low + step, stop)) for low in range(start, stop, step)]
-            outputs = joined([as_float(call(resident.forward, data.inputs(part(*piece)))) for piece in pieces])
-            sums[:, client] = scoring.of_client(outputs, data.targets(part(start, stop))) * (stop - start)
-            resident.module.train()
+        if start < stop:
+            sums[:, client] = named(resident, start, stop) * (stop - start)
 
     evaluate(evaluate_client, range(clients))
     return sums
@@ -256,7 +288,8 @@ def joined(outputs: list[Any]) -> Any:
     if isinstance(first, dict):
         return type(first)(**{name: joined([part[name] for part in outputs]) for name in first})
     if isinstance(first, (tuple, list)):
-        return type(first)(joined(list(parts)) for parts in zip(*outputs, strict=True))
+        fields = [joined(list(parts)) for parts in zip(*outputs, strict=True)]
+        return type(first)(*fields) if hasattr(first, "_fields") else type(first)(fields)  # the first is a named tuple
     raise fail("model", type(first).__name__, "must put out tensors, or dicts or tuples of them")
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..tasks.scores import as_float, call
+from .blame import PASSED_ON, blame
 from .descent import Descent
 from .engine import Engine, TrainingJob, make_descent
 from .optimizers import OptimizerStep, clipped
@@ -25,6 +26,15 @@ class LoopEngine(Engine):
             self.setup.workers.each(lambda resident, i: self._client(job, resident, i), range(len(job.out)))
 
     def _client(self, job: TrainingJob, resident: ResidentModel, i: int) -> None:
+        try:
+            self._train(job, resident, i)
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            client = self.setup.train.client_of(int(job.rows[i, 0, 0]))
+            raise blame(self.setup.task, "trained", error, [(client, None)]) from error
+
+    def _train(self, job: TrainingJob, resident: ResidentModel, i: int) -> None:
         setup = self.setup
         if job.noise is not None:
             torch.manual_seed(int(job.noise[i]))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import choose, fail
+from .layout import trainable
 from .local import SGD, LocalTraining
 
 _Make = Callable[[Sequence[nn.Parameter], float], torch.optim.Optimizer]
@@ -31,11 +32,20 @@ def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
     return {name.lower(): kind for name, kind in found.items()}
 
 
-def make_optimizer(training: LocalTraining) -> _Make | None:
+def make_optimizer(training: LocalTraining, module: nn.Module) -> _Make | None:
     """Return what makes a client's optimiser of (parameters, rate); None for plain SGD, see `Descent`."""
     options = dict(training.optimizer_options or {})
     if callable(training.optimizer):
         made = training.optimizer
+        copies = [nn.Parameter(p.detach().clone()) for p in trainable(module)]
+        try:
+            found = made(copies, training.lr, **options)
+        except Exception as error:  # whatever a function of the user's raises
+            shown = f" with the options {options}" if options else ""
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise fail("optimizer", _name(made), f"cannot be made{shown}: {reason}") from error
+        if not callable(getattr(found, "step", None)):
+            raise fail("optimizer", _name(made), f"must return an optimiser of torch, not {type(found).__name__}")
         return lambda parameters, rate: made(list(parameters), rate, **options)
     name = training.optimizer.lower()
     if name == SGD and not options:
@@ -61,6 +71,10 @@ def make_optimizer(training: LocalTraining) -> _Make | None:
     except (TypeError, ValueError, RuntimeError) as error:
         raise fail("optimizer_options", options, f"{kind.__name__}: {' '.join(str(error).split())}") from None
     return make
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def clipped(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:

@@ -119,7 +119,7 @@ class Worker:
         began, engine, setup = time.perf_counter(), self._engine, self._engine.setup
         rows: Ints = own["rows"]
         data = self._gathered(clients, rows)
-        setup.train = Samples(data, setup.train.channels_last, setup.device)
+        setup.train = Samples(data, setup.train.channels_last, setup.device, clients)
         own = {**own, "rows": np.arange(rows.size).reshape(rows.shape)}
         out = torch.empty(len(rows), engine.num_params, device=setup.device)
         losses = torch.zeros(len(rows), device=setup.device) if setup.record_losses else None

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..checks import fail
+from ..federation import Ints
 from ..tasks.client_data import ClientData, Values, each, single, tensors
 from ..tasks.made import MadeData
 from ..tasks.mapped import MappedData
@@ -48,6 +49,8 @@ class Samples:
         copies the inputs, unless C = 1; those in mapped files stay as they are, and each batch is rearranged.
     device
         Where they are kept.
+    clients
+        Whose they are; default: everybody's.
 
     Attributes
     ----------
@@ -57,7 +60,10 @@ class Samples:
         The number of samples.
     """
 
-    def __init__(self, split: ClientData, channels_last: bool, device: torch.device) -> None:
+    def __init__(
+        self, split: ClientData, channels_last: bool, device: torch.device, clients: Ints | None = None
+    ) -> None:
+        self._clients = clients
         self._rearranged = channels_last and not isinstance(split, MappedData)
         moved = each(split.x, lambda x: x.movedim(1, -1)) if self._rearranged else split.x
         self.channels_last = channels_last
@@ -68,6 +74,11 @@ class Samples:
         self.features = sum(x.shape[1] for x in tensors(self._x).values())
         self.count = split.num_samples
         self.offsets: NDArray[np.int64] = split.offsets
+
+    def client_of(self, row: int) -> int:
+        """Return whose sample it is."""
+        position = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        return position if self._clients is None else int(self._clients[position])
 
     def inputs(self, rows: Tensor | slice) -> Values:
         """Return the inputs of some samples as the task has them: rows of shape (…) give inputs of shape (…, *own)."""
@@ -164,10 +175,13 @@ class TrainingSetup:
         self.layout = FlatLayout.of(built)
         self.initial, self.initial_buffers = flatten(built), read_buffers(built)
         buffers = places_of_buffers(built)
-        outputs = try_out(built, task.loss, first_rows(task.train.x), first_rows(task.train.y))
-        _check_single_samples(built, task, training)
+
+        def outputs(count: int) -> Any:
+            return try_out(built, task.loss, first_rows(task.train.x, count), first_rows(task.train.y, count))
+
         self.scoring = Scoring(task, outputs)
-        self.optimizer = make_optimizer(training)
+        _check_single_samples(built, task, training)
+        self.optimizer = make_optimizer(training, built)
         x = single(task.train.x)
         convolutions = x is not None and x.ndim == 4 and x.is_floating_point() and convolutional(built)
         plain = device.type == "cpu" and not bfloat16

@@ -15,7 +15,7 @@ from .layout import trainable
 
 
 @dataclass(frozen=True)
-class Trial:
+class _Trial:
     """What was seen.
 
     Parameters
@@ -30,7 +30,7 @@ class Trial:
     draws: bool
 
 
-def tried(module: nn.Module, task: Task, x: Values, y: Values) -> Trial:
+def tried(module: nn.Module, task: Task, x: Values, y: Values) -> _Trial:
     """Train and evaluate a copy of a model on a few samples; torch's stream of random numbers is left alone.
 
     Parameters
@@ -59,4 +59,4 @@ def tried(module: nn.Module, task: Task, x: Values, y: Values) -> Trial:
         except Exception:  # whatever a model, a loss or a metric of the user's raises
             works = False
         after = torch.random.get_rng_state() if after is None else after
-    return Trial(works, not torch.equal(before, after))
+    return _Trial(works, not torch.equal(before, after))

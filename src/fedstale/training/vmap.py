@@ -7,13 +7,16 @@ the bits.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..checks import fail
+from ..checks import InvalidInput, fail
+from .blame import PASSED_ON, blame
 from .dense import DenseProgram, dense_layers_of
 from .descent import Tensors
 from .engine import Engine, TrainingJob, make_descent
@@ -50,8 +53,8 @@ class VmapEngine(Engine):
         self._programs: dict[ResidentModel, Program] = {}
         try:
             self.train(setup.initial, Batches(np.zeros((2, 1, 2), dtype=np.int64)), 1.0)
-        except (RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())
+        except InvalidInput as error:
+            reason = " ".join(str(error.__cause__ or error).split())
             raise fail("engine", self.name, f"this model cannot be vectorised ({reason}): use engine='loop'") from error
         for resident in self._programs:
             if (buffer := resident.changed_buffer(setup.initial_buffers)) is not None:
@@ -64,7 +67,19 @@ class VmapEngine(Engine):
         per_sample = self.setup.train.features + 2 * self.setup.activations
         chunk = max(1, _CHUNK_BYTES // (4 * (batch * per_sample + 3 * self.num_params)))
         chunks = [slice(first, min(first + chunk, count)) for first in range(0, count, chunk)]
-        self.setup.workers.each(lambda resident, part: self._chunk(job, resident, part), chunks)
+        self.setup.workers.each(lambda resident, part: self._named(job, resident, part), chunks)
+
+    def _named(self, job: TrainingJob, resident: ResidentModel, part: slice) -> None:
+        """Train a chunk; an error says which client's it is."""
+        try:
+            self._chunk(job, resident, part)
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            positions = range(part.start, part.stop)
+            clients = [self.setup.train.client_of(int(job.rows[i, 0, 0])) for i in positions]
+            alone = [partial(self._chunk, job, resident, slice(i, i + 1)) for i in positions]
+            raise blame(self.setup.task, "trained", error, zip(clients, alone, strict=True)) from error
 
     @torch.no_grad()
     def _chunk(self, job: TrainingJob, resident: ResidentModel, part: slice) -> None:
