@@ -71,7 +71,7 @@ def _table(x: Any, y: Any, clients: ArrayLike, where: str) -> tuple[Values, Valu
 
 
 def _is_integer(owner: Any) -> bool:
-    return isinstance(owner, (int, np.integer)) and not isinstance(owner, bool) and -(2**63) <= owner < 2**63
+    return isinstance(owner, (int, np.integer)) and not isinstance(owner, bool) and -(2**63) <= int(owner) < 2**63
 
 
 def held_out(owners: Ints, count: int, share: float, seed: int) -> tuple[Ints, Ints]:
