@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstale.checks import InvalidInput
-from fedstale.participation import Trace, frequencies
+from fedstale.participation import Bootstrap, Trace, frequencies, summarise
 from fedstale.participation.log_times import duration
 
 
@@ -72,12 +72,13 @@ def test_intervals_against_counting_minutes(intervals: list[tuple[int, int, int]
     devices, starts, lengths = (list(column) for column in zip(*intervals, strict=True))
     ends = [a + b for a, b in zip(starts, lengths, strict=True)]
     trace = Trace.from_intervals(devices, np.multiply(starts, 60), np.multiply(ends, 60), "30min")
-    first = min(starts) // 30
+    first = round(trace.start_seconds / 60)
+    assert first % 30 == 0 or (first == min(starts) and trace.num_rounds == 1)
     there = np.zeros((trace.num_clients, 400 + 90), dtype=bool)
     for device, a, b in zip(devices, starts, ends, strict=True):
         there[list(trace.names or ()).index(str(device)), a:b] = True
     for t in range(trace.num_rounds):
-        minutes = there[:, 30 * (first + t) : 30 * (first + t + 1)].sum(axis=1)
+        minutes = there[:, first + 30 * t : first + 30 * (t + 1)].sum(axis=1)
         np.testing.assert_array_equal(trace.matrix()[t], minutes >= 15)
 
 
@@ -266,8 +267,10 @@ def test_a_device_that_is_missing_is_none(missing: object) -> None:
 
 
 def test_a_device_of_which_nothing_is_known_is_named() -> None:
-    with pytest.raises(InvalidInput, match="trace = 'b': nothing is known of this device"):
-        frequencies(Trace.from_matrix(["1?", "0?"], names=["a", "b"]))
+    trace = Trace.from_matrix(["1?", "0?"], names=["a", "b"])
+    for looked in (frequencies, summarise, lambda log: Bootstrap(log, [1], 2).probabilities()):
+        with pytest.raises(InvalidInput, match="trace = 'b': nothing is known of this device: take it out of the log"):
+            looked(trace)
 
 
 def test_odd_frames() -> None:
@@ -323,10 +326,10 @@ def test_rows_of_those_who_are_there_are_a_log(tmp_path: Path) -> None:
 
 
 def test_numbers_that_look_like_dates_may_be_seconds() -> None:
-    for numbers in ([20261116, 20261117], [46342.92, 46343.5]):
+    for numbers in ([20261116, 20261117], [46342.92, 46345.5]):
         with pytest.raises(InvalidInput, match="look like"):
             Trace.from_intervals(["a", "b"], numbers, numbers, "1s", least=0.0)
-        assert Trace.from_intervals(["a", "b"], numbers, numbers, "1s", least=0.0, unit="s").num_rounds == 2
+        assert Trace.from_intervals(["a", "b"], numbers, numbers, "1s", least=0.0, unit="s").num_rounds > 1
     assert Trace.from_intervals(["a", "b"], [20000.5, 90000], [20001, 90001], "1h").num_rounds == 21
     assert Trace.from_intervals(["a", "b"], [20261116, 20261199], [20261117, 20261200], "1h").num_rounds == 1
 
@@ -370,3 +373,21 @@ def test_frames_are_read_as_files_are() -> None:
     frame["online"] = [True, True, False]
     with pytest.raises(InvalidInput, match="frame, row = 3: by its online"):
         Trace.from_pandas(frame, "1h")
+
+
+@pytest.mark.parametrize(
+    ("length", "rounds"), [("36h", 1), ("3d", 1), ("22h", 1), ("21h", 2), ("1d", 1), ("12h", 3), (30, 2641)]
+)
+def test_a_log_no_longer_than_a_round_is_one_round(length: object, rounds: int) -> None:
+    """Rounds of 36 hours began at midnight: a log of 22 hours had two of them."""
+    times = ["2026-11-16 22:00:10", "2026-11-17 20:00:00"]
+    frame = Trace.from_intervals(["a", "b"], times, times, length, least=0.0)  # type: ignore[arg-type]
+    assert frame.num_rounds == rounds
+    assert frame.counts().tolist() == [1, 1]
+    assert rounds == 1 or frame.start_seconds % float(frame.round_seconds or 0) == 0
+
+
+@pytest.mark.parametrize("devices", [None, 5, "abc"])
+def test_devices_that_are_no_list(devices: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^log, devices = .*: must be a list of names"):
+        Trace.from_intervals(devices, [0, 1, 2], [3, 4, 5], 1)  # type: ignore[arg-type]

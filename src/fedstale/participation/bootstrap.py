@@ -32,7 +32,7 @@ from ..federation import Ints
 from ..randomness import generator
 from .inclusion import expected_inclusion
 from .processes import Process, frozen
-from .trace import Trace
+from .trace import NOTHING_KNOWN, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Bootstrap(Process):
         for device in np.flatnonzero(~times.all(axis=0)):  # a time of the day that is known on no day
             at = np.flatnonzero(times[:, device])
             if not at.size:
-                raise fail("trace", self.trace.name(int(used[device])), "nothing is known of this device")
+                raise fail("trace", self.trace.name(int(used[device])), NOTHING_KNOWN)
             for h in np.flatnonzero(~times[:, device]):
                 gap = np.abs(at - h)
                 nearest = at[np.argmin(np.minimum(gap, self._day - gap))]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..checks import Float, fail, number, vector
-from .trace import Trace
+from .trace import NOTHING_KNOWN, Trace
 
 
 class Frequencies(NamedTuple):
@@ -35,7 +35,7 @@ def frequencies(trace: Trace, confidence: float = 0.95) -> Frequencies:
     """
     known = trace.known_rounds()
     if not known.all():
-        raise fail("trace", trace.name(int(np.argmin(known))), "nothing is known of this device: leave it out (subset)")
+        raise fail("trace", trace.name(int(np.argmin(known))), NOTHING_KNOWN)
     return wilson(trace.counts(), known, confidence)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import Float, fail, positive_int
-from .trace import Trace
+from .trace import NOTHING_KNOWN, Trace
 
 _Bools = NDArray[np.bool_]
 _MOST_CLIENTS = 3000
@@ -72,7 +72,7 @@ def summarise(trace: Trace, period: int | None = None) -> LogSummary:
     there, known = trace.matrix(), trace.known()
     rounds = known.sum(axis=0)
     if not rounds.all():
-        raise fail("trace", trace.name(int(np.argmin(rounds))), "nothing is known of this device")
+        raise fail("trace", trace.name(int(np.argmin(rounds))), NOTHING_KNOWN)
     p = there.sum(axis=0) / rounds
     day = trace.rounds_per_day if period is None else positive_int("period", period)
     profile = None

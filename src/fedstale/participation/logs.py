@@ -1,9 +1,10 @@
 """Logs as devices write them (names, timestamps, intervals, matrices) turned into rounds and client numbers.
 
 Time is cut into rounds of one length. The first round begins at a multiple of that length after midnight of the first
-day, so that rounds stand at the same times of every day. A device that was seen at a time took part in the round of
-that time; one that was there from a start to an end took part in the rounds of which it was there for at least half
-(`least`). Whatever is not known of a device (`?`, NaN or -1 in a matrix) is neither there nor absent: `Trace.unknown`.
+day, so that rounds stand at the same times of every day; but a log no longer than a round is one round. A device that
+was seen at a time took part in the round of that time; one that was there from a start to an end took part in the
+rounds of which it was there for at least half (`least`). Whatever is not known of a device (`?`, NaN or -1 in a matrix)
+is neither there nor absent: `Trace.unknown`.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def _visit_log(
     clients, known = _numbered(devices, names, where)
     if at.size != clients.size or not at.size:
         raise fail(where, f"{clients.size} devices, {at.size} times", "must be as many, and at least one")
-    origin, start = _origin(float(at.min()), seconds)
+    origin, start = _origin(float(at.min()), float(np.nextafter(at.max(), np.inf)), seconds)
     rounds = np.floor((at - origin) / seconds).astype(np.int64)
     source = LogSource(at.size, time_text(float(at.min()), kind), time_text(float(at.max()), kind))
     return _fields(clients, rounds, int(rounds.max()) + 1, known, seconds, start, source)
@@ -180,7 +181,8 @@ def interval_log(
         raise fail(f"{where}, interval {bad[0] + 1}", f"{starts[bad[0]]} to {ends[bad[0]]}", "ends before it begins")
     share = fraction("least", least)
     source = LogSource(begin.size, time_text(float(begin.min()), first_kind), time_text(float(stop.max()), first_kind))
-    origin, start = _origin(float(begin.min()), seconds)
+    last = max(float(stop.max()), float(np.nextafter(begin.max(), np.inf)))  # of a stay without a length, too
+    origin, start = _origin(float(begin.min()), last, seconds)
     clients, begin, stop = _merged(clients, (begin - origin) / seconds, (stop - origin) / seconds)
     first = np.floor(begin).astype(np.int64)
     count = np.maximum(np.ceil(stop).astype(np.int64) - first, 1)
@@ -234,15 +236,19 @@ def _length(value: Any, where: str) -> float:
     return duration("round", value)
 
 
-def _origin(first: float, seconds: float) -> tuple[float, float]:
-    """Return when round 0 begins, and how long after midnight that is."""
+def _origin(first: float, end: float, seconds: float) -> tuple[float, float]:
+    """Return when round 0 begins, and how long after midnight that is; a log no longer than a round is one round."""
     midnight = math.floor(first / DAY) * DAY
     after = math.floor((first - midnight) / seconds) * seconds
+    if end - first <= seconds < end - midnight - after:
+        after = first - midnight
     return midnight + after, after
 
 
 def _numbered(devices: Sequence[Any], names: Sequence[Any] | None, where: str) -> tuple[Ints, tuple[str, ...]]:
     """Number the devices: in the order of `names`, which may have more, or sorted."""
+    if isinstance(devices, str) or not hasattr(devices, "__iter__"):
+        raise fail(f"{where}, devices", devices, "must be a list of names: one for each row")
     missing = next((place for place, name in enumerate(devices, start=1) if is_missing(name)), None)
     if missing is not None:
         raise fail(f"{where}, device {missing}", None, "a device is missing: give its name, or leave the row out")

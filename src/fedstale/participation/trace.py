@@ -22,6 +22,8 @@ from .log_files import LARGEST_ROUND, log_text, read_log
 from .log_times import DAY, duration_text
 from .processes import Process, frozen
 
+NOTHING_KNOWN = "nothing is known of this device: take it out of the log (in Python: Trace.subset)"
+
 
 class Participants(Protocol):
     """Whatever can say who takes part in a round: a `Participation`."""
