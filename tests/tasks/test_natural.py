@@ -131,6 +131,27 @@ def test_leafs_files(tmp_path: Path) -> None:
         fs.tasks.femnist(tmp_path)
 
 
+def _write_leaf(folder: Path, sizes: dict[str, int]) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    own = {writer: {"x": [[0.5] * 784] * n, "y": [1] * n} for writer, n in sizes.items()}
+    folder.write_text(json.dumps({"users": list(own), "num_samples": list(sizes.values()), "user_data": own}))
+
+
+def test_leafs_writers_are_not_lost_without_a_word(tmp_path: Path) -> None:
+    """One who was in two files lost the samples of the first, one who was in the test split only all of them."""
+    _write_leaf(tmp_path / "train" / "a.json", {"w1": 3, "w2": 2})
+    _write_leaf(tmp_path / "test" / "a.json", {"w1": 1, "w3": 1})
+    with pytest.raises(InvalidInput, match="writer w3 has no training samples: split each writer's samples"):
+        fs.tasks.femnist(tmp_path)
+    _write_leaf(tmp_path / "train" / "b.json", {"w1": 1, "w3": 1})
+    with pytest.raises(InvalidInput, match=r"b\.json.*writer w1 has been read before"):
+        fs.tasks.femnist(tmp_path)
+    _write_leaf(tmp_path / "train" / "b.json", {"w3": 0})
+    with pytest.raises(InvalidInput, match=r"train.*: writer w3 has no samples"):
+        fs.tasks.femnist(tmp_path)
+    assert fs.tasks.femnist(tmp_path, num_clients=2).client_names == ("w1", "w2")
+
+
 class Columns:
     """Behaves like a `datasets.Dataset`."""
 

@@ -41,9 +41,14 @@ def femnist(folder: str | Path, *, num_clients: int | None = None, groups: Any =
     """
     root = Path(folder).expanduser()
     train, test = _read(root / "train"), _read(root / "test")
+    if strangers := sorted(test.keys() - train.keys()):
+        allowed = "has no training samples: split each writer's samples, not the writers"
+        raise fail("folder", str(root), f"writer {strangers[0]} {allowed}")
     writers = sorted(train)[: None if num_clients is None else positive_int("num_clients", num_clients)]
     if num_clients is not None and len(writers) < num_clients:
         raise fail("num_clients", num_clients, f"{root / 'train'} has {len(writers)} writers")
+    if empty := [writer for writer in writers if not len(train[writer][1])]:
+        raise fail("folder", str(root / "train"), f"writer {empty[0]} has no samples")
     return Task(
         name="femnist",
         train=_splits(train, writers),
@@ -67,6 +72,8 @@ def _read(folder: Path) -> _Samples:
         try:
             content = json.loads(file.read_bytes())
             for writer in content["users"]:
+                if str(writer) in found:
+                    raise ValueError(f"writer {writer} has been read before: is a file here twice?")
                 own = content["user_data"][writer]
                 x, y = np.array(own["x"], dtype=np.float32), np.array(own["y"], dtype=np.int64)
                 found[str(writer)] = x.reshape(len(y), 1, 28, 28), y
