@@ -301,10 +301,41 @@ def test_a_store_is_a_pilot(tmp_path: Path) -> None:
     found = pilot.measured
     assert found is not None
     assert pilot.gain is None  # the answer is about the unbiased rules
+    assert pilot.num_params == 2410
     assert 0.0 <= found.correlation <= 1.0
+    assert np.isnan(found.error)  # of one run
+    said = " ".join(ok("advise", "--p", "12x1,12x0.1", "--pilot", tmp_path / "store").split())
+    assert "of one run, so that its error is unknown" in said
+    assert "Server memory for 2,410 parameters: " in said
     fs.simulate("digits", rule="fedavg", rounds=2, store=tmp_path / "other")
     with pytest.raises(InvalidInput, match="no finished run"):
         stored_pilot(tmp_path / "other")
+
+
+def test_a_store_has_the_error_and_the_number_of_the_runs_that_it_used(tmp_path: Path) -> None:
+    """The error was the spread of the neighbouring values of one run, and all runs of the store were counted."""
+    store = tmp_path / "store"
+    ends = []
+    for seed in range(3):
+        run = fs.simulate("quadratic", rule="fedstale", beta="auto", rounds=30, seed=seed, store=store)
+        ends.append(run.tail("beta"))
+    fs.simulate("quadratic", rule="u-fedavg", rounds=2, store=store)
+    pilot = stored_pilot(store)
+    assert pilot.measured is not None
+    assert pilot.measured.correlation == pytest.approx(np.mean(ends))
+    assert pilot.measured.error == pytest.approx(np.std(ends, ddof=1) / np.sqrt(3))
+    assert pilot.measured.source.endswith("in the last tenth of its rounds, 3 runs")
+    assert pilot.num_params == 10
+    fs.simulate("digits", rule="fedstale", beta="auto", rounds=2, store=store)
+    with pytest.raises(InvalidInput, match="has runs on digits-mlp, quadratic: a pilot is of one task"):
+        stored_pilot(store)
+
+
+def test_of_one_run_only_what_is_clear_is_said() -> None:
+    p = [1.0] * 12 + [0.05] * 12
+    one = [MeasuredCorrelation(c, float("nan"), None, "one run") for c in (0.05, 0.4, 0.7)]
+    assert [advise(p, correlation=c).verdict for c in one] == ["do not bother", "cannot tell", "keep"]
+    assert [line.correlation for line in advise(p, correlation=one[1]).table] == pytest.approx([0.2, 0.4, 0.6])
 
 
 def test_advice_on_the_phones(monkeypatch: pytest.MonkeyPatch) -> None:

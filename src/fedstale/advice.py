@@ -49,6 +49,8 @@ _NEGLIGIBLE = 1e-3
 """Noise, in squared updates of one client, below which there is nothing to take away."""
 _UNKNOWN = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Correlations for which the table has a line when nothing is known of it."""
+_ERROR_OF_ONE = 0.1
+"""Standard error that is supposed of one run, which says none: more than pilots have had (0.06 on the phones)."""
 _SAME = 1.01
 """Ratio of the largest to the smallest p up to which plain averaging is unbiased enough."""
 _PAPER_MODEL = 421_642
@@ -250,7 +252,8 @@ def _correlations(given: float | MeasuredCorrelation | None) -> tuple[float, ...
     if given is None:
         return _UNKNOWN
     if isinstance(given, MeasuredCorrelation):
-        middle, reach = number("correlation", given.correlation, -1.0, 1.0), 2.0 * number("error", given.error, 0.0)
+        error = _ERROR_OF_ONE if np.isnan(given.error) else number("error", given.error, 0.0)
+        middle, reach = number("correlation", given.correlation, -1.0, 1.0), 2.0 * error
         return tuple(float(np.clip(middle + step, -1.0, 1.0)) for step in (-reach, 0.0, reach))
     return (number("correlation", given, -1.0, 1.0),)
 
@@ -300,5 +303,5 @@ def _verdict(
         )
     return "cannot tell", (
         f"the {known} correlation ({reach}) is too uncertain: a memory pays from {limit:.2f} on, and here "
-        f"takes away {taken} of the noise; a longer pilot tells more"
+        f"takes away {taken} of the noise; a longer pilot, or more runs, would tell"
     )

@@ -17,7 +17,7 @@ class MeasuredCorrelation:
     Attributes
     ----------
     correlation, error
-        c and its standard error.
+        c and its standard error; NaN where it is from one run, which has none.
     alike
         κ, the mean cosine between the updates of two clients in a round; None where it was not measured.
     source

@@ -178,7 +178,9 @@ def _show(
         text += f"; {both:.3g} with the measured cosine of {measured.alike:.2f} between clients"
     say(text + ".")
     if measured is not None:
-        say(f"Measured: correlation {measured.correlation:.3f} ± {measured.error:.3f} ({measured.source}).")
+        one = np.isnan(measured.error)
+        error = " of one run, so that its error is unknown" if one else f" ± {measured.error:.3f}"
+        say(f"Measured: correlation {measured.correlation:.3f}{error} ({measured.source}).")
     elif advice.gain is not None:
         say(
             "The correlation was not measured: FedStale diverged, or no client that is sometimes away came twice in "

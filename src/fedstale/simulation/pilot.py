@@ -11,12 +11,13 @@ probability p_i only), and the correlation is
     c = Σ a ⟨Δ, h⟩ / √(Σ a ‖Δ‖² · Σ a ‖h‖²),
 
 with a standard error by leaving out one of ten stretches of the rounds in turn. From a store, where somebody has run
-FedStale with beta="auto" already, c is the β that it found, which is the same where ‖h‖ = ‖Δ‖; nothing else is measured
-there.
+FedStale with beta="auto" already, c is the β that it found, which is the same where ‖h‖ = ‖Δ‖, with its standard error
+over the runs; nothing else is measured there.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,14 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import rules
-from ..analysis import Estimate
-from ..checks import Float, NonFinite, fail, unknown
+from ..analysis import Estimate, tail
+from ..checks import Float, NonFinite, counted, fail, printable, unknown
+from ..configs import text
 from ..federation import Ints
 from ..measured import MeasuredCorrelation, MeasuredGain, PilotedRule
 from ..participation import Bernoulli, Participation, Process, Trace
 from ..randomness import generator
 from ..tasks.defaults import CLIENTS, RATES, full_name
-from ..tasks.names import task_names
+from ..tasks.names import QUADRATIC, task_names
 from ..terminal import make_bar, shows_progress
 from .build import build
 from .comparing import compare_settings
@@ -52,7 +54,6 @@ _MOST_RATES = 8
 _FEWEST_RUNS = len(_RULES) * (4 * len(_CHOOSING) + len(_JUDGING))
 """With four rates, the best ones of which are no edges."""
 _STRETCHES = 10
-_TAIL = 0.1
 
 
 @dataclass(frozen=True)
@@ -227,22 +228,42 @@ class _Runs:
 
 
 def stored_pilot(folder: Path) -> _Pilot:
-    """Read the β that runs of FedStale with beta="auto" found, from a store."""
+    """Read the β that runs of FedStale with beta="auto" found, from a store: of each run one, in its last tenth."""
     from ..store import Store
 
-    ends = []
+    ends, sizes, tasks = [], set(), {}
     with Store.open(folder, create=False, read_only=True) as store:
         for info in store.runs(status="finished"):
-            if info.config.get("rule") == "fedstale" and info.config.get("beta") == "auto":
-                values = store.run(info.id).metrics(["beta"])["beta"]
-                values = values[~np.isnan(values)]
-                ends += values[-max(1, int(_TAIL * len(values))) :].tolist()[-20:]
-        count = len(store.runs(status="finished"))
+            fits = info.config.get("rule") == "fedstale" and info.config.get("beta") == "auto"
+            if not fits or not {"beta", "participants", "bytes_up"} <= info.summary.keys():
+                continue
+            series = store.run(info.id).metrics(["beta", "participants", "bytes_up"])
+            end = tail(series["round"], series["beta"], planned=info.rounds_done, done=info.rounds_done)
+            if np.isnan(end):
+                continue
+            task = full_name(info.config.get("task"))
+            ends.append(end)
+            sizes.add(_num_params(info.config, series))
+            tasks[json.dumps(task, sort_keys=True)] = printable(text(task), 40)
     if not ends:
         raise fail("--pilot", str(folder), 'has no finished run with rule "fedstale" and beta "auto"')
-    error = max(float(np.std(ends)), 0.02)
-    where = f"{folder}: the β of FedStale auto in the last tenth of its rounds, {count} finished runs in the store"
-    return _Pilot(MeasuredCorrelation(float(np.mean(ends)), error, None, where), None, None)
+    if len(tasks) > 1:
+        raise fail("--pilot", str(folder), f"has runs on {', '.join(sorted(tasks.values()))}: a pilot is of one task")
+    found = Estimate.of(ends)
+    where = f"{folder}: the β of FedStale auto in the last tenth of its rounds, {counted(found.count, 'run')}"
+    return _Pilot(
+        MeasuredCorrelation(found.mean, found.error, None, where), None, sizes.pop() if len(sizes) == 1 else None
+    )
+
+
+def _num_params(config: dict[str, Any], series: dict[str, NDArray[Any]]) -> int | None:
+    """The length of the update that each participant sent; None with a clock, where late ones are sent as well."""
+    came = series["participants"] > 0
+    if config.get("server") != "rounds" or not came.any():
+        return None
+    task = config.get("task")
+    quadratic = task == QUADRATIC or (isinstance(task, dict) and task.get("class") == "Quadratic")
+    return round(float((series["bytes_up"][came] / series["participants"][came])[-1]) / (8 if quadratic else 4))
 
 
 def _correlation(listening: _Listening, rounds: int) -> tuple[float, float] | None:
