@@ -327,3 +327,12 @@ def test_compare_swaps_labels_only_where_there_are_some(inside: Path, monkeypatc
         with pytest.raises(InvalidInput, match="enough"):
             ok("compare", name, *short)
     assert swaps == [0.0, 0.0, 0.6]
+
+
+def test_advise_says_what_it_read(inside: Path) -> None:
+    """A log read as another one (an hour for a minute, days for months) could not be noticed."""
+    Path("log.csv").write_text("device,time\na,2026-11-16 22:05\nb,2026-11-16 23:40\n")
+    said = ok("advise", "log.csv", "--round", "30min")
+    assert said.startswith("Log: 4 rounds of 30min, from 2026-11-16 22:05 to 2026-11-16 23:40, 2 rows; 2 clients.")
+    Path("log.csv").write_text("round,client\n0,0\n9,0\n")
+    assert ok("advise", "log.csv").startswith("Log: 10 rounds, 2 rows; 1 client.")

@@ -159,6 +159,7 @@ def _show(
         console.print(printable(text), highlight=False, markup=False, **options)
 
     if trace is not None:
+        say(f"Log: {trace.extent()}; {counted(trace.num_clients, 'client')}.")
         _show_log(console, trace)
     say(
         f"N = {advice.num_clients} clients that come   p_avg = {advice.p_avg:.4g}   p_min = {advice.p_min:.4g}   "
