@@ -51,7 +51,18 @@ def test_gap_closed_over_cells() -> None:
     assert found.least == pytest.approx(0.5)
     assert found.pooled.mean == pytest.approx((1.5 + 0.5) / (1.5 + 1.0))
     uneven = [gaps[0], Gap(np.ones(3), np.zeros(3))]
-    assert np.isnan(closed_over_cells(uneven, [np.ones(2), np.ones(3)]).pooled.mean)
+    other = closed_over_cells(uneven, [np.ones(2), np.ones(3)]).pooled
+    assert other.mean == pytest.approx(1.5 / 2.5)
+    assert other.error == pytest.approx(abs(2 / 3 - 1 / 2) / 2)  # only the first setting's two seeds differ
+    rng = np.random.default_rng(0)
+    many = [Gap(2 + rng.normal(size=5), rng.normal(size=5)) for _ in range(3)]
+    objectives = [1 + rng.normal(size=5) for _ in many]
+    gained = np.sum([gap.plain - own for gap, own in zip(many, objectives, strict=True)], axis=0)
+    sizes = np.sum([gap.plain - gap.everybody for gap in many], axis=0)
+    without = np.array([np.delete(gained, k).sum() / np.delete(sizes, k).sum() for k in range(5)])
+    pooled = closed_over_cells(many, objectives).pooled
+    assert pooled.mean == pytest.approx(gained.sum() / sizes.sum())
+    assert pooled.error == pytest.approx(np.sqrt(4 / 5 * np.sum((without - without.mean()) ** 2)))
 
 
 def test_decades_of_good_rates() -> None:

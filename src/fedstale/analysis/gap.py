@@ -67,7 +67,7 @@ class ClosedOverCells:
 
 
 def closed_over_cells(gaps: Sequence[Gap], objectives: Sequence[Float]) -> ClosedOverCells:
-    """Return what a method closes over settings; where their numbers of seeds differ, nothing is pooled.
+    """Return what a method closes over settings.
 
     Parameters
     ----------
@@ -77,21 +77,29 @@ def closed_over_cells(gaps: Sequence[Gap], objectives: Sequence[Float]) -> Close
         The method's own, one array over the seeds for each setting.
     """
     shares = [gap.closed(own).mean for gap, own in zip(gaps, objectives, strict=True)]
-    if len({gap.plain.size for gap in gaps}) > 1:
-        pooled = Estimate(float("nan"), float("nan"))
-        return ClosedOverCells(Estimate.of(shares), float(np.median(shares)), float(np.min(shares)), pooled)
-    plain, full = (np.sum([getattr(gap, name) for gap in gaps], axis=0) for name in ("plain", "everybody"))
-    pooled = ratio_of_means(plain - np.sum(objectives, axis=0), plain - full)
+    gained: dict[int, list[Float]] = {}  # by the number of seeds: one that several settings share is one draw
+    sizes: dict[int, list[Float]] = {}
+    for gap, own in zip(gaps, objectives, strict=True):
+        gained.setdefault(gap.plain.size, []).append(gap.plain - np.asarray(own, dtype=np.float64))
+        sizes.setdefault(gap.plain.size, []).append(gap.plain - gap.everybody)
+    parts, wholes = ([np.sum(arrays, axis=0) for arrays in found.values()] for found in (gained, sizes))
+    pooled = _ratio_of_sums(parts, wholes)
     return ClosedOverCells(Estimate.of(shares), float(np.median(shares)), float(np.min(shares)), pooled)
 
 
 def ratio_of_means(part: Float, whole: Float) -> Estimate:
     """mean(part)/mean(whole) over seeds with the standard error of the jackknife."""
-    part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
-    count = part.size
-    mean = float(part.mean() / whole.mean())
-    if count < 2 or not np.isfinite(mean):
-        return Estimate(mean, float("nan"), count)
-    without = (part.sum() - part) / (whole.sum() - whole)
-    error = float(np.sqrt((count - 1) / count * np.sum((without - without.mean()) ** 2)))
-    return Estimate(mean, error, count)
+    return _ratio_of_sums([np.asarray(part, dtype=np.float64)], [np.asarray(whole, dtype=np.float64)])
+
+
+def _ratio_of_sums(parts: Sequence[Float], wholes: Sequence[Float]) -> Estimate:
+    """Σ mean(part)/Σ mean(whole) over arrays with seeds of their own; the jackknife leaves out a seed of one array."""
+    above, below = sum(float(part.mean()) for part in parts), sum(float(whole.mean()) for whole in wholes)
+    mean, counts = above / below, [part.size for part in parts]
+    if min(counts) < 2 or not np.isfinite(mean):
+        return Estimate(mean, float("nan"), max(counts))
+    variance = 0.0
+    for part, whole, count in zip(parts, wholes, counts, strict=True):
+        without = (above + (part.mean() - part) / (count - 1)) / (below + (whole.mean() - whole) / (count - 1))
+        variance += (count - 1) / count * float(np.sum((without - without.mean()) ** 2))
+    return Estimate(mean, float(np.sqrt(variance)), max(counts))
