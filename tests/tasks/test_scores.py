@@ -113,6 +113,11 @@ def test_integers_for_a_loss_that_wants_numbers_say_what_to_do(loss: Any, y: np.
     fs.Task.from_arrays(X, y.astype("float32"), IDS, model=model, loss=loss)
 
 
+def test_classes_in_a_column_say_what_to_do() -> None:
+    with pytest.raises(InvalidInput, match=r"this loss wants one class per sample: y\[:, 0\]"):
+        fs.Task.from_arrays(X, Y[:, None], IDS)
+
+
 def test_no_advice_where_it_would_not_help() -> None:
     with pytest.raises(InvalidInput, match=r"loss = 'cross_entropy': cannot take .*Target 7 is out of bounds\.$"):
         fs.Task.from_arrays(X, np.full(40, 7), IDS, model=lambda: nn.Linear(3, 2))

@@ -156,8 +156,8 @@ def try_out(module: nn.Module, loss: Loss, x: Values, y: Values, whose: str = ""
                 value = _value(loss, outputs, y)
             except Exception as error:
                 what = _shown(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
-                hint = '; this loss wants numbers: y.astype("float32")' if _wants_numbers(loss, outputs, y) else ""
-                allowed = f"cannot take the outputs {what} and targets {_shown(y)}{whose}: {_line(error)}{hint}"
+                allowed = f"cannot take the outputs {what} and targets {_shown(y)}{whose}: {_line(error)}"
+                allowed += _hint(loss, outputs, y)
                 raise fail("loss", getattr(loss, "__name__", type(loss).__name__), allowed) from error
     finally:
         module.train(was)
@@ -186,7 +186,7 @@ def are_classes(loss: Loss, scores: Tensor, targets: list[Tensor]) -> bool:
 
     So it is with counts, and a model that puts out a mean and a variance.
     """
-    if isinstance(loss, nn.CrossEntropyLoss) or loss is functional.cross_entropy:
+    if _of_classes(loss):
         return True
     ends = [int(end) for y in targets if len(y) for end in (y.min(), y.max())]
     beyond = next((end for end in ends if not 0 <= end < scores.shape[1]), None)
@@ -199,15 +199,22 @@ def are_classes(loss: Loss, scores: Tensor, targets: list[Tensor]) -> bool:
     return False
 
 
-def _wants_numbers(loss: Loss, outputs: Any, y: Values) -> bool:
-    """Whether a loss that cannot take integers, or yes and no, takes the same as numbers with a fraction."""
+def _hint(loss: Loss, outputs: Any, y: Values) -> str:
+    """Say what a loss wants in place of integers, or of yes and no, where that is known."""
     if all(t.is_floating_point() for t in tensors(y).values()):
-        return False
+        return ""
+    if _of_classes(loss):
+        column = isinstance(y, Tensor) and y.shape[1:] == (1,)
+        return "; this loss wants one class per sample: y[:, 0]" if column else ""
     try:
         _value(loss, outputs, each(y, Tensor.float))
     except Exception:  # whatever a loss of the user's raises
-        return False
-    return True
+        return ""
+    return '; this loss wants numbers: y.astype("float32")'
+
+
+def _of_classes(loss: Loss) -> bool:
+    return isinstance(loss, nn.CrossEntropyLoss) or loss is functional.cross_entropy
 
 
 def _shown(values: Any) -> str:
