@@ -5,7 +5,7 @@ everybody*; client i does on a day what its own device did. So a client keeps it
 stays, that it came on one day of five), the clock stays right, and devices that came together on a day come together.
 Where nothing is known of a device at some time of the day, others of its own days are looked at in random order (each
 client by itself) and the first that is known there is taken; where it is known on no day, the nearest time of the day
-at which it is.
+at which it is. A stay that goes on over the end of a day is cut there: the next day is another one of the log.
 
 With more clients than devices some clients have the same device. The first of them follows the shared days; the others
 have orders of their own, else they would do exactly the same: they share the hour of the day, not the day.

@@ -210,6 +210,7 @@ def _parse(
     top_round = LARGEST_ROUND if num_rounds is None else num_rounds
     top_client = MOST_CLIENTS if num_clients is None else num_clients
     names: list[str] = []
+    states: list[int] = []
     delimiter, at = "", (0, 1)
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
@@ -219,16 +220,15 @@ def _parse(
         fields = [part.strip() for part in text.split(delimiter)]
         if first and {"round", "client"} <= {part.strip('"').lower() for part in fields}:
             names = [part.strip('"').lower() for part in fields]
-            at = names.index("round"), names.index("client")
+            at, states = (names.index("round"), names.index("client")), logs.states_of(names)
             continue
-        pair = [fields[place] for place in at if place < len(fields)]
-        if len(fields) != max(len(names), 2) or not all(re.fullmatch(r"[+-]?[0-9]{1,30}", part) for part in pair):
+        pair = (fields[at[0]], fields[at[1]]) if len(fields) == (len(names) or 2) else ()
+        if not pair or not all(re.fullmatch(r"[+-]?[0-9]{1,30}", part) for part in pair):
             allowed = f"two integers, {delimiter.join(names)}" if names else "two integers: round,client"
             raise _bad_line(path, number, text, f"must be {allowed}")
-        for column in logs.states_of(names):
+        for column in states:
             logs.check_state(f"{path}, line {number}", text, names[column], fields[column])
-        fields = pair
-        t, i = int(fields[0]), int(fields[1])
+        t, i = int(pair[0]), int(pair[1])
         if not 0 <= t < top_round:
             raise _bad_line(path, number, text, f"the round must lie in 0 … {top_round - 1}")
         if not 0 <= i < top_client:
