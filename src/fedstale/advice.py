@@ -285,7 +285,7 @@ def _verdict(
             return "do not bother", (
                 f"even updates that keep a correlation of {best.correlation:g} would take away only "
                 f"{percent_text(most, most, _WORTH)} of the noise in {counted(rounds, 'round')}: {1 - seen:.0%} of it "
-                "is due to clients that were not seen before"
+                "is due to clients that were not seen before (--rounds for a longer training)"
             )
         return "do not bother", (
             f"with the {known} correlation ({reach}) a memory takes away {taken} of the noise, less than {_WORTH:.0%}"
