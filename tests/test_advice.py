@@ -132,6 +132,8 @@ def test_no_keep_where_the_table_says_zero() -> None:
     [
         ([1.0] * 3, {}, "do not bother", "every client always comes"),
         ([0.5] * 2000, {}, "do not bother", "only 0.0005 of a client's squared update"),
+        ([0.05] * 24, {"seen": 0.0}, "do not bother", "a correlation of 0.9 would take away only 0% of the noise"),
+        ([1.0] * 3, {"noise_together": 1.0, "correlation": 0.9}, "keep", "takes away 81% of the noise"),
         ([0.05] * 24, {"rounds": 5}, "do not bother", "of the noise in 5 rounds: "),
         ([1.0] * 12 + [0.05] * 12, {}, "cannot tell", "correlation above 0.33"),
         ([1.0] * 12 + [0.05] * 12, {"correlation": 0.8}, "keep", "at β = 0.80"),

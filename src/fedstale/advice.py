@@ -171,7 +171,7 @@ def advise(
     largest = max(noise, noise_together or 0.0)
     memory = f"{size_text(storage['float32'])} ({counted(chance.size, 'client')} × {num_params:,} parameters × 4 bytes)"
     verdict: Verdict = "do not bother"
-    least, most = (noise, noise) if noise_limits is None else noise_limits
+    least, most = (largest, largest) if noise_limits is None else noise_limits
     beta = None
     if max(largest, most) <= _NEGLIGIBLE:
         reason = quiet_reason(largest)
@@ -278,7 +278,7 @@ def _verdict(
     gains = [1.0 - line.fedstale for line in table]
     least, most = min(gains), max(gains)
     known = "measured" if isinstance(correlation, MeasuredCorrelation) else "assumed"
-    best = max(table, key=lambda line: -line.fedstale)
+    best = max(table, key=lambda line: (-line.fedstale, line.correlation))
     reach, taken = range_text(line.correlation for line in table), percent_text(least, most, _WORTH)
     if most < _WORTH:
         if correlation is None:
