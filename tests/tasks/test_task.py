@@ -18,6 +18,7 @@ from fedstale.checks import InvalidInput, UnknownName
 from fedstale.tasks import ClientData, Task, data, make, names
 from fedstale.tasks.catalogue import _IMAGES, TASKS
 from fedstale.tasks.defaults import ALIASES
+from fedstale.tasks.task import build_model
 
 SHAPES = {entry.name: entry.shape for entry in data.available()}
 
@@ -254,3 +255,11 @@ def test_the_shares_in_the_docs_are_those_of_the_digits(seed: int) -> None:
 def test_the_names_that_are_known_without_torch_are_the_tasks() -> None:
     assert names() == tuple(TASKS)
     assert set(ALIASES.values()) <= set(TASKS)
+
+
+def test_a_model_that_cannot_be_copied_is_taken_as_it_is() -> None:
+    def model() -> torch.nn.Module:
+        return torch.nn.utils.weight_norm(torch.nn.Linear(3, 2))
+
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        assert build_model(model, 0)(torch.ones(1, 3)).shape == (1, 2)

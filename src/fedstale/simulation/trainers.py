@@ -138,9 +138,7 @@ class EngineTrainer:
         seen = self.engine.evaluate(model)
         if self.groups is not None:
             seen = replace(seen, groups=self.groups[seen.clients])
-        metrics = seen.metrics() | self.task.swapped
-        if self.quantiles is not None:
-            metrics |= seen.by_group(self.quantiles[seen.clients], "quantile")
+        metrics = seen.metrics(None if self.quantiles is None else self.quantiles[seen.clients]) | self.task.swapped
         if self.alpha is not None:
             losses = self.engine.evaluate(model, split="train").client_losses
             metrics["objective"] = float(self.alpha @ losses)

@@ -56,7 +56,8 @@ def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
 
     Where there are places of class −100, the share of all others, as `sequence_cross_entropy` leaves them out.
     """
-    _same_shape("classes", outputs.shape[:-1], y)
+    if y.shape != outputs.shape[:-1]:
+        raise _other_shape("classes", outputs.shape[:-1], y)
     right = (outputs.argmax(dim=-1) == y).float()
     counted = y != _LEFT_OUT
     return right if bool(counted.all()) else right[counted].mean()
@@ -69,14 +70,14 @@ def sequence_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 def mean_absolute_error(outputs: Tensor, y: Tensor) -> Tensor:
     """|output − y| of each sample."""
-    _same_shape("targets", outputs.shape, y)
+    if y.shape != outputs.shape:
+        raise _other_shape("targets", outputs.shape, y)
     return (outputs - y).abs()
 
 
-def _same_shape(what: str, wanted: torch.Size, y: Tensor) -> None:
-    """Refuse what torch would spread over all samples: outputs (n, 1) less targets (n,) are (n, n) numbers."""
-    if y.shape != wanted:
-        raise fail(what, f"shape {tuple(y.shape)}", f"must be of shape {tuple(wanted)}, as the outputs say")
+def _other_shape(what: str, wanted: torch.Size, y: Tensor) -> InvalidInput:
+    """Build the error for what torch would spread over all samples: outputs (n, 1) less targets (n,) are (n, n)."""
+    return fail(what, f"shape {tuple(y.shape)}", f"must be of shape {tuple(wanted)}, as the outputs say")
 
 
 def call(model: Callable[..., Any], x: Values) -> Any:

@@ -314,7 +314,11 @@ def build_model(model: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(seed, "model").integers(2**63)))
         # A function may return the same model every time, such as a pretrained one: nothing is written into that.
-        return copy.deepcopy(model())
+        made = model()
+        try:
+            return copy.deepcopy(made)
+        except RuntimeError:  # torch copies no module with computed weights, such as those of the older weight_norm
+            return made
 
 
 def _check_classes(split: ClientData, num_classes: int) -> None:

@@ -88,38 +88,30 @@ class Evaluation:
         """F_i(w) of each client; NaN for a client without samples."""
         return _ratio(self.losses, self.counts)
 
-    def by_group(self, groups: Ints, word: str) -> dict[str, float]:
-        """Return how groups of clients fare: "accuracy_" with a word and the group's number, or "test_loss_".
-
-        Parameters
-        ----------
-        groups
-            The group of each client, in the order of `clients`.
-        word
-            What they are called.
-        """
-        name, sums = (_ACCURACY, self.scores[_ACCURACY]) if _ACCURACY in self.scores else ("test_loss", self.losses)
-        own = {int(group): groups == group for group in np.unique(groups)}
-        return {
-            f"{name}_{word}{group}": float(_ratio(sums[who].sum(), self.counts[who].sum()))
-            for group, who in own.items()
-        }
-
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, quantiles: Ints | None = None) -> dict[str, float]:
         """Return what is recorded of it: the loss, the task's metrics, and how the groups and the worst clients fare.
 
         "accuracy_worst_decile" is the mean over the tenth of the clients (at least one) for whom the model is worst.
         Where a task has no accuracy, groups and the worst clients are told by the loss.
+
+        Parameters
+        ----------
+        quantiles
+            Further groups, of each client one, in the order of `clients`: "accuracy_quantile1", …
         """
         all_sums = {**self.scores, "test_loss": self.losses}
         rest = {name: float(_ratio(sums.sum(), self.counts.sum())) for name, sums in all_sums.items()}
         if _ACCURACY in self.scores:
             whole = {_ACCURACY: rest.pop(_ACCURACY), "test_loss": rest.pop("test_loss")}
-            name, each = _ACCURACY, self.client_accuracies
+            name, sums, each = _ACCURACY, self.scores[_ACCURACY], self.client_accuracies
         else:
             whole = {"test_loss": rest.pop("test_loss")}
-            name, each = "test_loss", -self.client_losses
-        groups = self.by_group(self.groups, "group")
+            name, sums, each = "test_loss", self.losses, -self.client_losses
+        groups = {}
+        for word, own in (("group", self.groups), ("quantile", quantiles)):
+            for group in () if own is None else np.unique(own):
+                who = own == group
+                groups[f"{name}_{word}{group}"] = float(_ratio(sums[who].sum(), self.counts[who].sum()))
         tested = np.sort(each[np.isfinite(each)])
         worst = abs(float(tested[: -(-len(tested) // 10)].mean())) if len(tested) else float("nan")
         return {**whole, **groups, f"{name}_worst_decile": worst, **rest}
@@ -217,14 +209,17 @@ def client_sums(
     scoring, clients = setup.scoring, len(bounds) - 1
 
     def evaluate(work: Callable[[ResidentModel, int], None], items: Sequence[int]) -> None:
-        with setup.own_stream(setup.stochastic):
-            if setup.stochastic:  # some models draw random numbers even here
-                torch.manual_seed(int(generator(setup.seed, "evaluation").integers(2**63 - 1)))
+        if not setup.stochastic:
+            setup.workers.each(work, items)
+            return
+        with setup.own_stream():  # some models draw random numbers even here
+            torch.manual_seed(int(generator(setup.seed, "evaluation").integers(2**63 - 1)))
             setup.workers.each(work, items)
 
     def ready(resident: ResidentModel) -> None:
         torch._foreach_copy_(resident.weights, weights)
-        resident.put_buffers(kept)
+        if resident.has_buffers:
+            resident.put_buffers(kept)
         resident.module.eval()
 
     def part(start: int, stop: int) -> Tensor | slice:
@@ -235,7 +230,8 @@ def client_sums(
             ready(resident)
             try:
                 pieces = [(low, min(low + step, stop)) for low in range(start, stop, step)]
-                outputs = joined([as_float(call(resident.forward, data.inputs(part(*piece)))) for piece in pieces])
+                outs = [as_float(call(resident.forward, data.inputs(part(*piece)))) for piece in pieces]
+                outputs = outs[0] if len(outs) == 1 else joined(outs)
                 y = data.targets(part(start, stop))
                 if scoring.by_sample:
                     return scoring.of_samples(outputs, y, stop - start)

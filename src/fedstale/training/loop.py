@@ -5,6 +5,8 @@ For models with real work in a step, such as convolutional ones. Same seed, same
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -22,19 +24,19 @@ class LoopEngine(Engine):
     name = "loop"
 
     def _run(self, job: TrainingJob) -> None:
-        with self.setup.own_stream(job.noise is not None):
-            self.setup.workers.each(lambda resident, i: self._client(job, resident, i), range(len(job.out)))
+        def named(resident: ResidentModel, i: int) -> None:
+            try:
+                self._client(job, resident, i)
+            except PASSED_ON:
+                raise
+            except Exception as error:
+                client = self.setup.train.client_of(int(job.rows[i, 0, 0]))
+                raise blame(self.setup.task, "trained", error, [(client, None)]) from error
+
+        with self.setup.own_stream() if job.noise is not None else nullcontext():
+            self.setup.workers.each(named, range(len(job.out)))
 
     def _client(self, job: TrainingJob, resident: ResidentModel, i: int) -> None:
-        try:
-            self._train(job, resident, i)
-        except PASSED_ON:
-            raise
-        except Exception as error:
-            client = self.setup.train.client_of(int(job.rows[i, 0, 0]))
-            raise blame(self.setup.task, "trained", error, [(client, None)]) from error
-
-    def _train(self, job: TrainingJob, resident: ResidentModel, i: int) -> None:
         setup = self.setup
         if job.noise is not None:
             torch.manual_seed(int(job.noise[i]))
@@ -43,7 +45,8 @@ class LoopEngine(Engine):
         begin = setup.layout.views(start)
         weights, parameters = resident.weights, resident.parameters
         torch._foreach_copy_(weights, begin)
-        resident.put_buffers({name: buffer[i] for name, buffer in job.buffers.items()})
+        if resident.has_buffers:
+            resident.put_buffers({name: buffer[i] for name, buffer in job.buffers.items()})
         step, limit = self._step(job, resident, i, start, shift)
         samples, task_loss, autocast = setup.train, setup.task.loss, setup.autocast
         sizes = None if job.sizes is None else job.sizes[i]
@@ -65,7 +68,7 @@ class LoopEngine(Engine):
             job.losses[i] /= taken
         for out, before, after in zip(setup.layout.views(job.out[i]), begin, weights, strict=True):
             torch.sub(before, after, out=out)
-        for name, buffer in resident.buffers():
+        for name, buffer in resident.buffers() if resident.has_buffers else ():
             job.buffers[name][i] = buffer
 
     def _step(

@@ -73,6 +73,7 @@ class ResidentModel:
         self.weights = [p.detach() for p in self.parameters]
         self._kept = places_of_buffers(self.module)
         places = {id(first): (part, key) for part, key, first in reversed(self._kept)}
+        self.has_buffers = bool(self._kept)
         self._saved = {name: (*places[id(first)], first) for name, first in buffers_of(self.module).items()}
 
     def put_buffers(self, values: Mapping[str, Tensor]) -> None:

@@ -206,9 +206,9 @@ class TrainingSetup:
         alone = self.stochastic or device.type != "cpu"
         self.workers = Workers(1 if alone else threads, lambda: ResidentModel(self.model, in_blocks))
 
-    def own_stream(self, wanted: bool) -> AbstractContextManager[None]:
-        """Return a context after which torch's random numbers go on as if there had been none, if wanted."""
-        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [], enabled=wanted)
+    def own_stream(self) -> AbstractContextManager[None]:
+        """Return a context after which torch's random numbers go on as if there had been none."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of forward passes."""

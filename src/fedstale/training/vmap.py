@@ -67,19 +67,19 @@ class VmapEngine(Engine):
         per_sample = self.setup.train.features + 2 * self.setup.activations
         chunk = max(1, _CHUNK_BYTES // (4 * (batch * per_sample + 3 * self.num_params)))
         chunks = [slice(first, min(first + chunk, count)) for first in range(0, count, chunk)]
-        self.setup.workers.each(lambda resident, part: self._named(job, resident, part), chunks)
 
-    def _named(self, job: TrainingJob, resident: ResidentModel, part: slice) -> None:
-        """Train a chunk; an error says which client's it is."""
-        try:
-            self._chunk(job, resident, part)
-        except PASSED_ON:
-            raise
-        except Exception as error:
-            positions = range(part.start, part.stop)
-            clients = [self.setup.train.client_of(int(job.rows[i, 0, 0])) for i in positions]
-            alone = [partial(self._chunk, job, resident, slice(i, i + 1)) for i in positions]
-            raise blame(self.setup.task, "trained", error, zip(clients, alone, strict=True)) from error
+        def named(resident: ResidentModel, part: slice) -> None:
+            try:
+                self._chunk(job, resident, part)
+            except PASSED_ON:
+                raise
+            except Exception as error:
+                positions = range(part.start, part.stop)
+                clients = [self.setup.train.client_of(int(job.rows[i, 0, 0])) for i in positions]
+                alone = [partial(self._chunk, job, resident, slice(i, i + 1)) for i in positions]
+                raise blame(self.setup.task, "trained", error, zip(clients, alone, strict=True)) from error
+
+        self.setup.workers.each(named, chunks)
 
     @torch.no_grad()
     def _chunk(self, job: TrainingJob, resident: ResidentModel, part: slice) -> None:
