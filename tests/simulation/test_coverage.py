@@ -29,6 +29,7 @@ def test_who_never_comes_is_counted_and_said() -> None:
     assert found is not None
     assert found.never.tolist() == [2, 3]
     assert found.share == pytest.approx(0.3)
+    assert found.alpha is not None
     np.testing.assert_allclose(found.alpha, [1 / 3, 2 / 3, 0, 0])
     assert Coverage.of(Participation(Bernoulli.uniform(4, 0.5)), alpha) is None
     with pytest.warns(CoverageLost, match="2 of 4 clients never come: coverage 50%.*over all 4 .*over the 2 that come"):

@@ -14,6 +14,7 @@ import fedstale as fs
 from fedstale.checks import InvalidInput
 from fedstale.participation import Bernoulli, DailyFrequency, DailyMarkov, Participation, Trace
 from fedstale.simulation.build import build, make_estimator
+from fedstale.simulation.coverage import CoverageLost
 from fedstale.simulation.settings import make_settings
 from tests.simulation.test_stored import cut
 
@@ -114,9 +115,13 @@ def test_a_log_says_how_many_clients_there_are(tmp_path: Path) -> None:
     assert fs.simulate("digits", **options, rounds=3).reason == "finished"
 
 
-def test_somebody_must_come() -> None:
-    with pytest.raises(InvalidInput, match="none of the 4 clients ever comes"):
-        fs.simulate("digits", participation=Trace.from_matrix(["0000", "0000"]), rounds=2)
+def test_a_coverage_of_nothing_is_said() -> None:
+    with pytest.warns(
+        CoverageLost, match="None of the 4 clients ever comes: coverage 0%. There is nothing to learn from"
+    ):
+        run = fs.simulate("digits", participation=Trace.from_matrix(["0000", "0000"]), rounds=2)
+    assert run.final("coverage") == 0.0
+    assert "objective_covered" not in run.metrics
 
 
 def test_the_caveat_names_the_range_of_p_over_the_day(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..checks import Float, InvalidInput, fail
+from ..checks import Float, fail
 from ..federation import Ints
 from ..participation import (
     Bootstrap,
@@ -41,27 +41,24 @@ class Coverage:
     share
         Σ α_i over those who come.
     alpha
-        α_i over those who come, summing to 1, and 0 for the others, shape (N,).
+        α_i over those who come, summing to 1, and 0 for the others, shape (N,); None where nobody comes.
     """
 
     never: Ints
     share: float
-    alpha: Float
+    alpha: Float | None
 
     @classmethod
     def of(cls, participation: Participation, alpha: Float) -> Coverage | None:
-        """Look who never comes; None where everybody does, or where it is not known. Somebody must come."""
+        """Look who never comes; None where everybody does, or where it is not known."""
         try:
             p = participation.availability.probabilities()
         except ValueError:  # a schedule without a mean
             return None
         never = np.flatnonzero(p == 0.0)
-        if never.size == p.size:
-            raise InvalidInput(
-                f"participation: none of the {p.size} clients ever comes: there is nothing to learn from"
-            )
         comes = np.where(p > 0.0, alpha, 0.0)
-        return cls(never, float(comes.sum()), comes / comes.sum()) if never.size and comes.sum() > 0.0 else None
+        share = float(comes.sum())
+        return cls(never, share, comes / share if share else None) if never.size else None
 
     def warn(self, *, objective: bool = True) -> None:
         """Say it.
@@ -71,6 +68,10 @@ class Coverage:
         objective
             Whether the metrics objective and objective_covered are recorded.
         """
+        if self.alpha is None:
+            text = f"None of the {self.never.size} clients ever comes: coverage 0%. There is nothing to learn from"
+            warnings.warn(text, CoverageLost, stacklevel=4)
+            return
         n = self.alpha.size
         text = f"{self.never.size} of {n} clients never come: coverage {self.share:.0%}. No rule learns from them. "
         if objective:

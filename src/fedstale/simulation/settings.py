@@ -194,8 +194,9 @@ class Settings(BaseModel):
                     "num_clients", given["num_clients"], f"{given['task']} has {own} clients, with their own data"
                 )
             given = {**given, "num_clients": own}
-        log = dict(given.get("participation_options") or {})
-        if given.get("participation") == "trace" and "path" in log and given.get("num_clients") is None:
+        log = given.get("participation_options")
+        counted = given.get("num_clients") is not None or given.get("participation") != "trace"
+        if not counted and isinstance(log, dict) and "path" in log:
             given = {**given, "num_clients": who.make("trace", **log).num_clients}  # as many as the log has
         found = _shortest_form(given)
         if found.get("server", ROUNDS) != ROUNDS and found.get("probabilities") is None:
