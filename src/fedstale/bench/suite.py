@@ -220,7 +220,7 @@ class BenchSetting:
 
 SUITE: tuple[BenchSetting, ...] = (
     BenchSetting("digits", "two-groups", quick=True),
-    BenchSetting("digits", "log-uniform", quick=True),
+    BenchSetting("digits", "log-uniform"),
     BenchSetting("digits", "day-night"),
     BenchSetting("digits", "bursts", quick=True),
     BenchSetting("digits", "spells"),

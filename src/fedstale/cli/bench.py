@@ -41,7 +41,7 @@ Rules = Annotated[
         autocompletion=complete.methods,
     ),
 ]
-_Quick = Annotated[bool, typer.Option("--quick", help="Three settings, one seed for choosing, two for judging.")]
+_Quick = Annotated[bool, typer.Option("--quick", help="Two settings, one seed for choosing, two for judging.")]
 _Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", show_default=False)]
 _FOLDER = Path("docs/results/bench")
 _CAPTION = (
